@@ -175,12 +175,27 @@ def _texts(kind: Kind, array: pa.Array) -> _Texts:
 def _string_texts(array: pa.Array) -> _Texts:
     array = array.cast(pa.string())
     array.validate(full=True)  # Raises if a text is not UTF-8.
+    plain = _Texts(['"', array, '"'], len(array))
+    # Regular expressions are slow, so look at all bytes together first.
+    if not _may_need_escapes(array):
+        return plain
     escaped = pc.match_substring_regex(array, _ESCAPED).fill_null(False)  # noqa: FBT003
     if not escaped.true_count:
-        return _Texts(['"', array, '"'], len(array))
+        return plain
     texts = pc.binary_join_element_wise('"', array, '"', "")
     quoted = pa.array([_text(text) for text in array.filter(escaped).to_pylist()], pa.string())
     return _Texts([pc.replace_with_mask(texts, escaped, quoted)], len(array))
+
+
+def _may_need_escapes(array: pa.Array) -> bool:
+    """Return False if no text of a column has a byte that JSON escapes."""
+    _, offsets, data = array.buffers()
+    if data is None or not len(array):
+        return False
+    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    content = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    quoted = any((content == ord(mark)).any() for mark in '"\\')
+    return quoted or bool(content.min(initial=ord(" ")) < ord(" "))
 
 
 def _float_texts(array: pa.Array) -> _Texts:

@@ -13,6 +13,7 @@ from spark_eos.schemas import json_columns
 from spark_eos.schemas.formats import Codec, Format, Schema, format_of
 from spark_eos.schemas.json_schema import JsonSchema
 from spark_eos.schemas.kinds import CodecResult
+from support.schema_codecs import column, spark_type, write
 
 SEEDS = [*range(80), 436]
 ROWS = 20
@@ -169,9 +170,9 @@ def test_columns_are_written_as_row_by_row(seed: int) -> None:
     payloads = [made.text(text, 0.0).encode() for _ in range(ROWS)]
     rows = schema.decoder(schema)(pa.array(payloads, pa.binary())).array
     others = _with_other_values(rows, made.random)
-    for column in (rows, others, others[2:-3], others[:0]):
-        together = schema.encoder(schema.kind.spark)(column)
-        row_by_row = Format.encoder(schema, schema.kind.spark)(column)
+    for values in (rows, others, others[2:-3], others[:0]):
+        together = schema.encoder(schema.kind.spark)(values)
+        row_by_row = Format.encoder(schema, schema.kind.spark)(values)
         assert together.errors == row_by_row.errors
         assert together.array.to_pylist() == row_by_row.array.to_pylist()
 
@@ -281,3 +282,17 @@ def test_what_only_the_schema_refuses(text: Any, value: Any) -> None:
     assert made.errors.keys() == {0}
     column = pa.array([{"f": value}], schema.kind.arrow)
     assert schema.encoder(schema.kind.spark)(column).errors.keys() == {0}
+
+
+@pytest.mark.parametrize("mark", ['"', "\\", "\0", "\n", "\x1f", "\x7f", "é", "\u2028"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_batchs_only_character_to_escape_is_found(mark: str, place: int) -> None:
+    schema = Schema("JSON", '{"type": "object", "properties": {"text": {"type": "string"}}}')
+    rows: list[Any] = [{"text": "plain"}, {"text": None}, {"text": "plain"}]
+    rows[place] = {"text": f"a{mark}"}
+    whole = column([{"text": '"'}, *rows, {"text": '"'}], spark_type(schema))
+    for values in (whole, whole.slice(1, 3)):
+        made = write(values, schema)
+        assert made.errors == {}
+        found = [json.loads(payload).get("text") for payload in made.array.to_pylist()]
+        assert found == [row["text"] for row in values.to_pylist()]
