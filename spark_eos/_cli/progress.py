@@ -72,10 +72,8 @@ def progress(
             terminal().print(progress_table(pairs))
             return
         source = None
-        if source_kafka is not None:
-            source = stack.enter_context(
-                contextlib.closing(Connections(ClientSettings(source_kafka)))
-            )
+        if (source_client := ClientSettings.of_source(source_kafka)) is not None:
+            source = stack.enter_context(contextlib.closing(Connections(source_client)))
         before = set_progress(
             connections,
             query.group_id,

@@ -88,7 +88,8 @@ def cluster_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_cluster(*, kafka: Mapping[str, str], timeout: float, **rest: Any) -> None:
-        command(cluster=Cluster(ClientSettings(kafka), timeout, kafka), **rest)
+        client = ClientSettings(kafka).checked_by_librdkafka()
+        command(cluster=Cluster(client, timeout, kafka), **rest)
 
     return client_options(timeout_option(15, "How long to wait for the cluster.")(with_cluster))
 

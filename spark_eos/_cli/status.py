@@ -79,7 +79,7 @@ def _status(query: Query, source_kafka: Mapping[str, str] | None, targets: Seque
         query.prefix,
         query.timeout,
         "--timeout",
-        source_client=None if source_kafka is None else ClientSettings(source_kafka),
+        source_client=ClientSettings.of_source(source_kafka),
         targets=targets,
     )
 

@@ -92,7 +92,7 @@ def compare(
             )
             assert comparison.verdict is Verdict.SOUND, comparison.anomalies
     """
-    settings = ClientSettings(kafka)
+    settings = ClientSettings(kafka).checked_by_librdkafka()
     check_arguments(outputs, group_id, timeout)
     where = os.fspath(expect)
     topic = where.removeprefix(_TOPIC) if where.startswith(_TOPIC) else None

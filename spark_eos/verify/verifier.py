@@ -106,7 +106,7 @@ def verify(
             )
             assert findings.verdict is Verdict.SOUND, findings.anomalies
     """
-    settings = ClientSettings(kafka)
+    settings = ClientSettings(kafka).checked_by_librdkafka()
     source_settings = ClientSettings.of_source(source_kafka)
     matching = Matching(
         position_header,
