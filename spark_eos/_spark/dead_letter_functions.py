@@ -28,7 +28,6 @@ from spark_eos._spark.row_faults import by_halves, not_of_row
 from spark_eos._spark.session_time import SETTING, SessionTime
 from spark_eos._spark.signed_errors import signing_in_task
 from spark_eos._worker.dead_letters import ERROR
-from spark_eos._worker.spark_connection import reduce_task_overhead
 from spark_eos.errors import (
     ConfigurationError,
     SparkEosError,
@@ -143,7 +142,6 @@ class _Guard:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         types = arrow_schema(self.schema)
-        reduce_task_overhead()
         with signing_in_task():
             for batch in batches:
                 yield from self._each_run(batch, types)

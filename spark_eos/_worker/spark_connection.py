@@ -76,14 +76,17 @@ class SparkConnection:
 
 
 def reduce_task_overhead() -> None:
-    """Remove two delays from this worker's tasks; each function for ``mapInArrow`` begins here."""
+    """Remove two delays from this worker's tasks; our own functions for ``mapInArrow`` begin here.
+
+    Functions that call a user's function don't: each task has its own copy of that function, and a
+    copy that refers to itself would stay forever.
+    """
     # Between tasks, Spark's workers collect all garbage, which takes up to a tenth of a second once
-    # pyarrow and pandas are loaded. Exclude the objects that are alive when the first tasks start.
-    # Each time, free the garbage among the objects excluded before: every task has its own copy of
-    # a user's function, and one that was pickled by value is part of a cycle.
-    if os.environ.get("SPARK_REUSE_WORKER") and next(_tasks) < _FIRST_TASKS:
-        gc.unfreeze()
-        gc.collect()
+    # pyarrow and pandas are loaded. Exclude the objects that are alive when the first tasks start;
+    # cycles among them are then never freed.
+    if os.environ.get("SPARK_REUSE_WORKER") and (task := next(_tasks)) < _FIRST_TASKS:
+        if not task:
+            gc.collect()
         gc.freeze()
     if (connection := _connection()) is not None:
         connection.acknowledge_at_once()

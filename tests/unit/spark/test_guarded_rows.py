@@ -9,7 +9,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql import types as T
 
-from spark_eos._spark import dead_letter_functions
 from spark_eos._spark.dead_letter_functions import _Guard
 from spark_eos._spark.row_errors import RowErrors
 from spark_eos._spark.session_time import SessionTime
@@ -59,15 +58,6 @@ def batch_of(texts: list[bytes | None], times: list[int | None], zone: str) -> p
             "time": pa.array(times, pa.int64()).cast(kind).cast(pa.timestamp("us", zone)),
         }
     )
-
-
-def test_a_guard_reduces_its_tasks_overhead(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr(
-        dead_letter_functions, "reduce_task_overhead", lambda: calls.append("guard")
-    )
-    list(guard("rows", "UTC")(iter([])))
-    assert calls == ["guard"]
 
 
 TEXTS = st.none() | st.binary(max_size=8) | st.sampled_from([b"0", b"1", b"caf\xe9"])
