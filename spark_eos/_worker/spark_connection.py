@@ -96,7 +96,7 @@ def _connection() -> SparkConnection | None:
     """Return the connection that ``main`` of pyspark.worker has as ``infile``, if it is there."""
     frame = inspect.currentframe()
     while frame is not None:
-        # Read no other frame's variables: reading them makes a cycle of each frame with itself.
+        # Don't read this function's own variables: they include its frame, which makes a cycle.
         if frame.f_code.co_name == "main":
             variables = frame.f_locals
             if "infile" in variables and "outfile" in variables:

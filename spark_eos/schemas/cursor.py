@@ -23,20 +23,25 @@ _PAIRS: Final = [
 ]
 
 
+def bounds_and_bytes(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each text of a column begins, where the last one ends, and their bytes."""
+    _, offsets, content = array.buffers()
+    is_large = pa.types.is_large_binary(array.type)
+    bounds = np.frombuffer(offsets, np.int64 if is_large else np.int32)[array.offset :]
+    bounds = bounds[: len(array) + 1]
+    return bounds, np.frombuffer(content or b"", np.uint8)[bounds[0] : bounds[-1]]
+
+
 class Batch:
     """A batch's payloads in one buffer, and a mask of the rows that are left out."""
 
     def __init__(self, payloads: pa.Array) -> None:
-        _, offsets, content = payloads.buffers()
-        width = np.int64 if pa.types.is_large_binary(payloads.type) else np.int32
-        bounds = np.frombuffer(offsets, width)[payloads.offset :][: len(payloads) + 1]
-        first, last = int(bounds[0]), int(bounds[-1])
-        if last - first > _MOST:
+        bounds, content = bounds_and_bytes(payloads)
+        if len(content) > _MOST:
             raise OverflowError
-        self.data = np.zeros(_BEFORE + last - first + _AFTER, np.uint8)
-        if last > first:
-            self.data[_BEFORE:-_AFTER] = np.frombuffer(content, np.uint8)[first:last]
-        self.bounds = bounds.astype(np.int64) + (_BEFORE - first)
+        self.data = np.zeros(_BEFORE + len(content) + _AFTER, np.uint8)
+        self.data[_BEFORE:-_AFTER] = content
+        self.bounds = bounds.astype(np.int64) + (_BEFORE - int(bounds[0]))
         self.bad = np.zeros(len(payloads), bool)
 
     def words(self, kind: str) -> np.ndarray:

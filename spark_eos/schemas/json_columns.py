@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eos.schemas.columns import OneByOne, offsets_of
+from spark_eos.schemas.cursor import bounds_and_bytes
 from spark_eos.schemas.formats import Together
 from spark_eos.schemas.json_types import Date, DateTime, Object
 from spark_eos.schemas.kinds import Kind, judged, typed
@@ -189,11 +190,9 @@ def _string_texts(array: pa.Array) -> _Texts:
 
 def _may_need_escapes(array: pa.Array) -> bool:
     """Return False if no text of a column has a byte that JSON escapes."""
-    _, offsets, data = array.buffers()
-    if data is None or not len(array):
+    if not len(array):
         return False
-    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
-    content = np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+    _, content = bounds_and_bytes(array)
     quoted = any((content == ord(mark)).any() for mark in '"\\')
     return quoted or bool(content.min(initial=ord(" ")) < ord(" "))
 

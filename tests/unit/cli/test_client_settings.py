@@ -17,6 +17,7 @@ COMMANDS = {
     "topics": ["topics"],
     "consume": ["consume", "orders"],
     "abort": ["abort", *GROUP],
+    "adopt": ["adopt", *GROUP, "--checkpoint", "checkpoints/orders"],
     "dead-letters": ["dead-letters", "count", "--topic", "orders-dlq"],
     "verify": ["verify", "--input", "orders", "--output", "prices", "--key"],
     "verify --expect": ["verify", "--expect", "topic:a", "--output", "prices", "--key"],

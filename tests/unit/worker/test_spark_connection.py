@@ -67,6 +67,11 @@ def test_workers_that_are_not_pysparks_are_refused() -> None:
         SparkConnection.of_worker()
 
 
+def test_a_file_without_a_descriptor_is_left_alone() -> None:
+    """As in workers that are not PySpark's own."""
+    SparkConnection(object()).acknowledge_at_once()  # type: ignore[arg-type]
+
+
 def test_a_default_timeout_does_not_reach_sparks_connection(connection: socket.socket) -> None:
     socket.setdefaulttimeout(5)
     try:
