@@ -33,6 +33,7 @@ from spark_eos._kafka.stored_text import Owner
 from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.batch_job import BatchJobs
+from spark_eos._spark.final_steps import NO_STEPS, FinalSteps
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._worker.plan import BatchPlan, Partitions
 from spark_eos._worker.task_report import JobOutcome
@@ -65,6 +66,8 @@ class SinkQuery:
     topics_at_read: tuple[Mapping[str, TopicInfo], ...] = ()
     # Patterns of topics to which no row may be written.
     source_patterns: frozenset[str] = frozenset()
+    # The steps between the frame that Spark runs and the rows to write.
+    final_steps: FinalSteps = NO_STEPS
 
 
 class Jobs(Protocol):
@@ -171,7 +174,7 @@ class Delivery(ABC):
         cls, query: SinkQuery, runtime: QueryRuntime, start: Start, offsets: GroupOffsets, why: str
     ) -> "Delivery":
         """Return a run's delivery; ``why`` says why no cheaper delivery can write the query."""
-        jobs = BatchJobs(query.settings, runtime, query.source_patterns)
+        jobs = BatchJobs(query.settings, runtime, query.source_patterns, query.final_steps)
         return cls(
             RunParts(
                 query.settings,

@@ -67,6 +67,7 @@ class ParquetFiles:
         self._progress_topic = query.progress_topic.name
         self._default_topic = query.settings.topic
         self._source_patterns = query.source_patterns
+        self._final_steps = query.final_steps
         self._reader: SparkSession | None = None
         self._reader_used = 0.0
         self._staged: tuple[str, T.StructType] | None = None
@@ -88,6 +89,7 @@ class ParquetFiles:
         self._left: set[str] = set()
 
     def take(self, frame: DataFrame) -> None:
+        frame = self._final_steps.taken_by_spark(frame)
         self._check(frame.schema)
         self._frame, self._rows = frame, None
 

@@ -173,17 +173,18 @@ class SinkBatches:
         """Set the query that starts next, of which no batch is in progress."""
         self.query, self._spark, self._prepared_ms = query, spark, _now_ms()
 
-    def begin_start(self) -> Failures:
+    def begin_start(self, query: SinkQuery) -> Failures:
         """Refuse a second query while one is active; return an empty record of failures."""
         # With the same checkpoint, Spark would take the second query for a new run of the first
         # query, and stop the first.
-        query = self._started
-        if query is not None and _is_active(query):
+        started = self._started
+        if started is not None and _is_active(started):
             raise UnsupportedPipelineError(
-                f"the sink's query {query.id} is active, and a sink serves one query: "
+                f"the sink's query {started.id} is active, and a sink serves one query: "
                 "stop it first, or give the other query a separate sink, with its own "
                 "group_id and checkpoint_location"
             )
+        self.query = query
         self.failures = Failures()
         return self.failures
 
@@ -280,7 +281,7 @@ class SinkBatches:
         if runtime.asynchronous:
             delivery.check_logged()
         # A user's function may have changed the columns or the options since `write`.
-        delivery.check_columns(frame.schema, query.settings.topic)
+        delivery.check_columns(query.final_steps.schema(frame.schema), query.settings.topic)
         delivery.check_losses_seen(query)
         return delivery, why, runtime
 

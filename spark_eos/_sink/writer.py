@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -23,6 +24,7 @@ from spark_eos._sink.start_line import say_start
 from spark_eos._spark.columns import check_target
 from spark_eos._spark.dead_letter_columns import check_error_column
 from spark_eos._spark.failed_query import file_fault
+from spark_eos._spark.final_steps import without_final_steps
 from spark_eos._spark.spark_files import HadoopFiles, SparkFiles
 from spark_eos.errors import CheckpointError, ConfigurationError, SparkEosError
 
@@ -213,19 +215,12 @@ class ExactlyOnceWriter:
         if queryName is not None:
             self.queryName(queryName)
         self.options(**options)
-        failures = self._batches.begin_start()
-        batches, location, rows = self._batches, self._query.location, self._frame
+        batches, location = self._batches, self._query.location
+        rows, query = self._rows()
+        failures = batches.begin_start(query)
         function: BatchFunction = batches
-        own = self._function
-        if own is None:
-            check_target(rows.schema)
-            letters = self._query.settings.dead_letters is not None
-            check_error_column(rows.schema, dead_letters=letters)
-            # Leave the columns as they are for a user's function, which sees them.
-            flat = self._query.delivery.flattened(rows, self._query)
-            rows = rows if flat is None else flat
-        else:
-            function = _CallsSink(own, batches)
+        if self._function is not None:
+            function = _CallsSink(self._function, batches)
         spark = rows.sparkSession
         if is_connect(rows):
             function = _RemoteBatches(batches, function)
@@ -245,14 +240,26 @@ class ExactlyOnceWriter:
         with batches.start as start:
             with _checkpoint_at(location):
                 checks.check(start)
-            say_start(self._query, spark, start, log)
+            say_start(query, spark, start, log)
         if log is None:
             # On Spark Connect the run is in another process.
             batches.start.close()
         with _checkpoint_at(location):
-            query = writer.start()
-        batches.note_started(self._query, query, checks)
-        return query
+            started = writer.start()
+        batches.note_started(query, started, checks)
+        return started
+
+    def _rows(self) -> tuple[DataFrame, SinkQuery]:
+        """Return the frame that Spark runs, and the query of its rows."""
+        frame, query = self._frame, self._query
+        if self._function is not None:
+            # The function sees the columns, so leave them as they are.
+            return frame, query
+        check_target(frame.schema)
+        check_error_column(frame.schema, dead_letters=query.settings.dead_letters is not None)
+        before, steps = without_final_steps(frame)
+        flat = query.delivery.flattened(before, query)
+        return (frame, query) if flat is None else (flat, replace(query, final_steps=steps))
 
     def _checks(self, spark: SparkSession) -> tuple[StartChecks, dict[str, str]]:
         """Return the checks of the start, and the options for tracking the query's progress."""

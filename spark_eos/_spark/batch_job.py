@@ -1,9 +1,10 @@
 """The Spark jobs that write a batch's rows; each task reports what it has written."""
 
 import functools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+import pyarrow as pa
 from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -19,6 +20,7 @@ from spark_eos._spark.dead_letter_columns import (
     direct_columns,
 )
 from spark_eos._spark.failed_job import as_write_error
+from spark_eos._spark.final_steps import NO_STEPS, FinalSteps
 from spark_eos._spark.flat_source import (
     only_topic_of,
     topic_and_partition,
@@ -53,11 +55,13 @@ class BatchJobs:
         settings: WriterSettings,
         runtime: QueryRuntime,
         source_patterns: Collection[str],  # topics that no row may be written to
+        final_steps: FinalSteps = NO_STEPS,
     ) -> None:
         self._runtime = runtime
         self._default_topic = settings.topic
         self._dead_letters = settings.dead_letters is not None
         self._source_patterns = source_patterns
+        self._final_steps = final_steps
         self._arrange: Arrange = writable_batches
         self._schema = T.StructType()
         self._columns: list[str] | list[Column] = []
@@ -70,10 +74,10 @@ class BatchJobs:
         self._wait_ms: float | None = None
 
     def _adopt(self, schema: T.StructType) -> None:
-        check_columns(with_struct(schema), self._default_topic)
+        check_columns(self._final_steps.schema(with_struct(schema)), self._default_topic)
         self._schema, self._columns = schema, written_columns(schema)
         self._is_as_wanted = self._columns == schema.names
-        self._arrange = functools.partial(writable_batches, topic=only_topic_of(schema))
+        self._arrange = functools.partial(_arranged, self._final_steps, only_topic_of(schema))
         check_error_column(schema, dead_letters=self._dead_letters)
         self._errors_carried = self._dead_letters and carries_letter(schema)
         if self._errors_carried or (self._dead_letters and ERROR in schema.names):
@@ -167,6 +171,12 @@ class BatchJobs:
         outcome = job_outcome((report for (report,) in reports), planned.sources)
         self._repeated = outcome.retried
         return outcome
+
+
+def _arranged(
+    steps: FinalSteps, topic: str | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    return writable_batches(steps.within_task(batches, topic), topic=topic)
 
 
 def _most_partitions(spark_version: str) -> int | None:

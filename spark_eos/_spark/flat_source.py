@@ -61,6 +61,17 @@ def with_struct(schema: T.StructType) -> T.StructType:
     return T.StructType([T.StructField(SOURCE, _PLACE), *others])
 
 
+def with_source(frame: DataFrame) -> DataFrame:
+    """Return a frame as it was before `flattened`."""
+    if not is_flat(frame.schema):
+        return frame
+    topic, partition = topic_and_partition(frame.schema)
+    fields = {"topic": topic, "partition": partition, "offset": F.col(_OFFSET)}
+    source = F.struct(*(field.alias(name) for name, field in fields.items()))
+    others = [F.col(name) for name in frame.columns if name not in FLAT_SOURCE.values()]
+    return frame.select(source.alias(SOURCE), *others)
+
+
 def written_columns(schema: T.StructType) -> list[str]:
     wanted = {*written(schema), *(FLAT_SOURCE.values() if is_flat(schema) else ())}
     return [name for name in schema.names if name in wanted]

@@ -33,6 +33,22 @@ def writable_batches(
         yield pa.RecordBatch.from_pydict({**columns, **_payload(batch)})
 
 
+def batches_with_source(
+    batches: Iterator[pa.RecordBatch], topic: str | None
+) -> Iterator[pa.RecordBatch]:
+    """Yield Arrow batches whose ``source`` is a struct again if it was flattened."""
+    for batch in batches:
+        if "source" in batch.schema.names:
+            yield batch
+            continue
+        fields = _source_fields(batch, topic)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for flat in FLAT_SOURCE.values():
+            columns.pop(flat, None)
+        source = pa.StructArray.from_arrays([*fields.values()], [*fields])
+        yield pa.RecordBatch.from_pydict({"source": source, **columns})
+
+
 def _source_fields(batch: pa.RecordBatch, topic: str | None) -> dict[str, pa.Array]:
     names = batch.schema.names
     if "source" in names:

@@ -12,6 +12,7 @@ from spark_eos._checkpoint.marker import Files
 from spark_eos._client.argument_types import typed
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._spark.columns import SOURCE, header_type_fits
+from spark_eos._spark.final_steps import with_step
 from spark_eos._spark.names import known_name, with_known_names
 from spark_eos._spark.narrow_plan import with_own_topic_marked
 from spark_eos._spark.row_errors import RowErrors
@@ -26,12 +27,6 @@ from spark_eos.schemas.rows import HEADERS, Decoding, Encoding, Member, Target
 
 _LATEST: Final = "latest"
 _FRAMINGS: Final = ("prefix", "header")
-_HEADERS_FIELD: Final = T.StructField(
-    HEADERS,
-    T.ArrayType(
-        T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
-    ),
-)
 
 logger = logging.getLogger(__name__)
 
@@ -160,9 +155,8 @@ class SchemaRegistry:
         types = [format_of(member.schema).kind.spark for member in members]
         frame = with_own_topic_marked(frame)
         made = T.StructField(column, _column_type(members, types))
-        whole = _with_fields(frame, made, *of_rows.fields)
-        decoding = Decoding(self._client, column, members, scope, whole, of_rows)
-        return frame.mapInArrow(decoding, whole)
+        decoding = Decoding(self._client, made, members, scope, of_rows)
+        return frame.mapInArrow(decoding, decoding.schema(frame.schema))
 
     @typed
     def encode(
@@ -245,13 +239,11 @@ class SchemaRegistry:
             targets.append(
                 Target(name, member.schema, part, prefix + as_format.prefix, framing == "header")
             )
-        added = [*of_rows.fields]
-        if framing == "header" and HEADERS not in frame.columns:
-            added = [_HEADERS_FIELD, *added]
         frame = with_own_topic_marked(frame)
-        whole = _with_fields(frame, T.StructField(column, T.BinaryType()), *added)
-        encoding = Encoding(column, targets, whole, of_rows)
-        return frame.mapInArrow(encoding, whole)
+        encoding = Encoding(column, targets, of_rows)
+        if column in {"key", "value"}:
+            return with_step(frame, encoding)
+        return frame.mapInArrow(encoding, encoding.schema(frame.schema))
 
     def _chosen(
         self,
@@ -392,9 +384,3 @@ def _column_type(members: list[Member], types: list[T.DataType]) -> T.DataType:
         return types[0]
     pairs = zip(members, types, strict=True)
     return T.StructType([T.StructField(str(member.name), kind) for member, kind in pairs])
-
-
-def _with_fields(frame: DataFrame, *fields: T.StructField) -> T.StructType:
-    """Return the frame's columns, some with a new type, followed by additional columns."""
-    own = {field.name: field for field in (*frame.schema, *fields)}
-    return T.StructType([*own.values()])

@@ -23,6 +23,12 @@ from spark_eos.schemas.framing import Group, SchemaKey, framed, header_name, wit
 from spark_eos.schemas.kinds import CodecResult
 
 HEADERS: Final = "headers"
+_HEADERS_FIELD: Final = T.StructField(
+    HEADERS,
+    T.ArrayType(
+        T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
+    ),
+)
 _CLASS: Final = f"{SchemaError.__module__}.{SchemaError.__qualname__}"
 
 # Shared by the process's tasks: each task gets new functions, and making a decoder takes
@@ -51,16 +57,30 @@ class Target(NamedTuple):
 class _Mapping:
     """Base class of decoding and encoding: each batch keeps its rows and their order."""
 
-    def __init__(self, column: str, whole: T.StructType, errors: RowErrors) -> None:
-        self._column = column
-        self._whole = whole
+    _adds_headers = False
+
+    def __init__(self, made: T.StructField, errors: RowErrors) -> None:
+        self._made = made
+        self._column = made.name
         self._errors = errors
         self._identity = uuid.uuid4().hex
 
+    def schema(self, before: T.StructType) -> T.StructType:
+        """Return a frame's columns: the coded column has a new type, and new columns follow."""
+        own = {field.name: field for field in before}
+        own[self._column] = self._made
+        if self._adds_headers:
+            own.setdefault(HEADERS, _HEADERS_FIELD)
+        own |= {field.name: field for field in self._errors.fields}
+        return T.StructType([*own.values()])
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        kind = arrow_schema(self._whole).field(self._column).type
-        names = self._whole.names
         reduce_task_overhead()
+        return self.within_task(batches)
+
+    def within_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the coded batches; another function of the task has reduced its overhead."""
+        kind = arrow_schema(T.StructType([self._made])).field(0).type
         with signing_in_task():
             for batch in batches:
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -68,7 +88,7 @@ class _Mapping:
                 columns[self._column] = coded.array
                 errors = {row: RowError(text, _CLASS) for row, text in coded.errors.items()}
                 self._errors.put(batch, columns, errors)
-                yield pa.RecordBatch.from_arrays([columns[name] for name in names], names)
+                yield pa.RecordBatch.from_arrays([*columns.values()], [*columns])
 
     def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         raise NotImplementedError
@@ -82,18 +102,17 @@ class _Mapping:
 
 
 class Decoding(_Mapping):
-    """Replaces a binary column with its decoded records; ``whole`` has the result's columns."""
+    """Replaces a binary column with its decoded records."""
 
     def __init__(
         self,
         client: Client,
-        column: str,
+        made: T.StructField,
         members: Sequence[Member],
         subject: str | None,  # ids are looked up in its context
-        whole: T.StructType,
         errors: RowErrors,
     ) -> None:
-        super().__init__(column, whole, errors)
+        super().__init__(made, errors)
         self._client = client
         self._subject = subject
         self._members = list(members)
@@ -167,11 +186,10 @@ class Decoding(_Mapping):
 class Encoding(_Mapping):
     """Replaces a column with encoded records, each with its schema's id."""
 
-    def __init__(
-        self, column: str, targets: Sequence[Target], whole: T.StructType, errors: RowErrors
-    ) -> None:
-        super().__init__(column, whole, errors)
+    def __init__(self, column: str, targets: Sequence[Target], errors: RowErrors) -> None:
+        super().__init__(T.StructField(column, T.BinaryType()), errors)
         self._targets = list(targets)
+        self._adds_headers = any(target.in_header for target in self._targets)
 
     def _coded(self, columns: dict[str, pa.Array], kind: pa.DataType) -> CodecResult:
         values = columns[self._column]
@@ -191,7 +209,7 @@ class Encoding(_Mapping):
                 array = pc.binary_join_element_wise(target.prefix, array, b"")
             parts.append(array.cast(kind))
             places.append(rows)
-        if HEADERS in self._whole.names:
+        if HEADERS in columns or self._adds_headers:
             name = header_name(self._column)
             columns[HEADERS] = with_header(columns.get(HEADERS), name, ids)
         return CodecResult(placed(parts, places, len(values), kind), errors)

@@ -188,6 +188,27 @@ def test_records_are_read_and_written_as_confluents_are(
     assert of.too_long in found[good[1] + b"\x00"]
 
 
+def test_records_of_a_sink_without_dead_letters(
+    queries: Queries,
+    flow: Flow,
+    schema_registry: EmbeddedSchemaRegistry,
+    registry_client: SchemaRegistryClient,
+) -> None:
+    """The sink's own tasks encode."""
+    orders = Records(registry_client, flow.source, ORDER, ORDER_2)
+    prices = Records(registry_client, flow.target, PRICE)
+    flow.produce(_orders(orders, 40), key=b"k")
+    flow.produce([None], key=b"gone")
+    names = {"url": schema_registry.url, "subject": orders.subject, "to": prices.subject}
+    Api(queries).start(flow, "priced", arguments=names).replay()
+    expected = {prices.write({"id": f"o{n}", "cents": 100 * n + 50}) for n in range(40)}
+    assert {(m.key(), m.value()) for m in flow.written()} == {
+        (b"gone", None),
+        *((b"k", value) for value in expected),
+    }
+    assert len(flow.written()) == 41
+
+
 @pytest.mark.slow
 def test_a_registry_that_is_away_makes_no_dead_letters(
     flow: Flow,

@@ -1,0 +1,184 @@
+"""A task of the sink encodes its rows itself if nothing follows `encode`."""
+
+import contextlib
+import io
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from spark_eos import DeadLetters, ExactlyOnceSink
+from spark_eos.schemas import SchemaRegistry
+from spark_eos.testing import EmbeddedSchemaRegistry
+from support.dead_letters import create_dead_letter_topic
+from support.flow import Flow
+from support.guid_stub import GuidStub, guid_stub
+from support.mirroring import MirroredFlow
+from support.sinks import arguments
+
+KEY = json.dumps({"type": "record", "name": "Key", "fields": [{"name": "of", "type": "string"}]})
+ORDER = json.dumps({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]})
+_STEP = "MapInArrow"
+
+
+@pytest.fixture
+def guids(schema_registry: EmbeddedSchemaRegistry) -> Iterator[GuidStub]:
+    with guid_stub(schema_registry.url) as stub:
+        yield stub
+
+
+@pytest.fixture
+def registry_client(guids: GuidStub) -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistryClient({"url": guids.url}) as client:
+        yield client
+
+
+@pytest.fixture
+def encoded(
+    flow: Flow, guids: GuidStub, registry_client: SchemaRegistryClient
+) -> Callable[[DataFrame], DataFrame]:
+    """Encodes both columns; the id is the value's number, and null if the value is no number."""
+    subjects = {"key": f"{flow.target}-key", "value": f"{flow.target}-value"}
+    for column, schema in (("key", KEY), ("value", ORDER)):
+        registry_client.register_schema(subjects[column], Schema(schema, "AVRO"))
+    registry = SchemaRegistry({"url": guids.url})
+
+    def encode(frame: DataFrame) -> DataFrame:
+        text = F.col("value").cast("string")
+        of = F.struct(F.concat(F.lit("order "), text).alias("of")).alias("key")
+        value = F.struct(F.expr("try_cast(cast(value as string) as bigint)").alias("id"))
+        made = frame.select("source", of, value.alias("value"), F.lit(1).alias("other"))
+        for column, framing in (("key", "header"), ("value", "prefix")):
+            made = registry.encode(made, column, subject=subjects[column], framing=framing)
+        return made
+
+    return encode
+
+
+def _run(
+    spark: SparkSession,
+    flow: Flow,
+    transform: Callable[[DataFrame], DataFrame],
+    function: Callable[[ExactlyOnceSink, DataFrame, int], None] | None = None,
+    **options: Any,
+) -> int:
+    """Runs a query over everything available; returns the number of Spark's own Python steps."""
+    with contextlib.closing(ExactlyOnceSink(**arguments(**{**flow.options(), **options}))) as sink:
+        writer = sink.write(transform(sink.read(spark, subscribe=flow.source)))
+        if function is not None:
+            writer = writer.foreachBatch(lambda rows, number: function(sink, rows, number))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(240)
+        with contextlib.redirect_stdout(io.StringIO()) as text:
+            query.explain()
+    return text.getvalue().count(f"{_STEP} ")
+
+
+def _written(flow: Flow, client: SchemaRegistryClient) -> list[tuple[str, int]]:
+    read = AvroDeserializer(client)
+
+    def decoded(message: Message, part: bytes | None, field: str) -> Any:
+        return read(part, SerializationContext(flow.target, field, message.headers()))
+
+    return sorted(
+        (
+            decoded(m, m.key(), MessageField.KEY)["of"],
+            decoded(m, m.value(), MessageField.VALUE)["id"],
+        )
+        for m in flow.written()
+    )
+
+
+def _expected(*numbers: int) -> list[tuple[str, int]]:
+    return sorted((f"order {number}", number) for number in numbers)
+
+
+def test_the_sinks_tasks_encode(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    registry_client: SchemaRegistryClient,
+    encoded: Callable[[DataFrame], DataFrame],
+) -> None:
+    flow.produce(range(10))
+    assert _run(spark_eos_session, flow, encoded) == 0
+    assert _written(flow, registry_client) == _expected(*range(10))
+    # The name of each schema is in the headers or in front of the record.
+    assert all(
+        [name for name, _ in m.headers() or ()] == ["__key_schema_id"] for m in flow.written()
+    )
+    # A row that can't be encoded is named, and the query continues from there.
+    flow.produce(["no number"], partition=1)
+    words = rf"SchemaError: {flow.source}-1, offset 5: .*id"
+    with pytest.raises(StreamingQueryException, match=words):
+        _run(spark_eos_session, flow, encoded)
+    assert flow.committed() == {0: 5, 1: 5}
+    assert len(flow.written()) == 10
+
+
+@pytest.mark.slow
+def test_a_mirrored_querys_tasks_encode(
+    spark_eos_session: SparkSession,
+    registry_client: SchemaRegistryClient,
+    mirrored_flow: MirroredFlow,
+    encoded: Callable[[DataFrame], DataFrame],
+) -> None:
+    mirrored_flow.produce(range(10))
+    assert _run(spark_eos_session, mirrored_flow, encoded) == 0
+    assert _written(mirrored_flow, registry_client) == _expected(*range(10))
+
+
+@pytest.mark.slow
+def test_spark_encodes_what_the_sink_does_not_receive(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    registry_client: SchemaRegistryClient,
+    encoded: Callable[[DataFrame], DataFrame],
+) -> None:
+    """Dead letters hold the records, a user's function sees the columns, and staged files too."""
+    flow.produce([*range(10), "no number"])
+    dlq = create_dead_letter_topic(flow)
+    letters = {"dead_letters": DeadLetters(dlq)}
+    assert _run(spark_eos_session, flow, encoded, **letters) == 2
+    assert [m.value() for m in flow.written(dlq)] == [b"no number"]
+    seen: list[str] = []
+
+    def function(sink: ExactlyOnceSink, rows: DataFrame, batch_id: int) -> None:
+        seen.append(rows.schema["value"].dataType.simpleString())
+        sink(rows, batch_id)
+
+    flow.produce(range(10, 20))
+    assert _run(spark_eos_session, flow, encoded, function) == 2
+    assert seen == ["binary"]
+    # A later step follows on the encoded column.
+    flow.produce(range(20, 30))
+    assert (
+        _run(spark_eos_session, flow, lambda frame: encoded(frame).where("true or other > 1")) == 2
+    )
+    assert _written(flow, registry_client) == _expected(*range(30))
+
+
+@pytest.mark.slow
+def test_a_query_that_began_as_staged_stages_encoded_rows(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    registry_client: SchemaRegistryClient,
+    encoded: Callable[[DataFrame], DataFrame],
+) -> None:
+    flow.produce(range(10))
+    assert _run(spark_eos_session, flow, encoded, delivery="staged") == 2
+    # The stream could be direct, but the query stays staged.
+    flow.produce(range(10, 20))
+    assert _run(spark_eos_session, flow, encoded) == 0
+    assert _written(flow, registry_client) == _expected(*range(20))
+    flow.produce(["no number"], partition=0)
+    words = rf"SchemaError: {flow.source}-0, offset 10: .*id"
+    with pytest.raises(StreamingQueryException, match=words):
+        _run(spark_eos_session, flow, encoded)
