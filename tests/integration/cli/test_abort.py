@@ -115,6 +115,7 @@ def test_abort_leaves_alone_what_began_after_the_question(
     assert sorted(flow.values()) == ["0/0", "0/1"]
 
 
+@pytest.mark.slow
 def test_abort_asks_on_a_terminal(flow: Flow) -> None:
     command = [COMMAND, "abort"]
     command += ["--bootstrap-servers", flow.bootstrap_servers, "--group-id", flow.group_id]

@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import kafka
+import pytest
 from click.testing import Result
 from confluent_kafka import Producer
 from kafka import KafkaAdminClient
@@ -51,6 +52,7 @@ def _checkpoint(flow: Flow, ends: Mapping[int, int], *, finished: bool = True) -
 # The procedure of docs/moving.md ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_query_of_sparks_own_sink_goes_on(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(50))
     where = (flow.bootstrap_servers, flow.source, flow.target, flow.checkpoint)
@@ -124,6 +126,7 @@ def test_a_group_whose_query_has_left_a_transaction_open(flow: Flow) -> None:
     assert _adopt(flow).exit_code == 0
 
 
+@pytest.mark.slow
 def test_transactions_that_a_broker_does_not_list(proxied_flow: Flow, proxy: KafkaProxy) -> None:
     proxied_flow.produce(range(20))
     _checkpoint(proxied_flow, {0: 10, 1: 10})

@@ -92,6 +92,7 @@ def _lists_subjects(url: str) -> None:
         assert client.get_subjects() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "works", "number"),
     [

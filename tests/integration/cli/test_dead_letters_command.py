@@ -75,6 +75,7 @@ def test_a_command_is_printed_for_each_source_topic(flow: Flow) -> None:
     assert "--kafka-config" in words
 
 
+@pytest.mark.slow
 def test_commands_are_printed_for_so_many_topics(flow: Flow) -> None:
     for number in range(21):
         write_dead_letters(flow, [number], topic=f"forged-{number}")
@@ -82,6 +83,7 @@ def test_commands_are_printed_for_so_many_topics(flow: Flow) -> None:
     assert "\n  1 more source topics: " in run(flow, "count").stdout
 
 
+@pytest.mark.slow
 def test_what_they_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
     evil = "x\x1b[2J\r\x9b31m\u202e"
     names = ("topic", "offset", "group", "message", "reason", "exception")
@@ -116,6 +118,7 @@ def test_what_they_hold_moves_no_cursor_and_stops_nothing(flow: Flow) -> None:
     assert _commands(flow) == []
 
 
+@pytest.mark.slow
 def test_a_header_name_that_is_not_utf8(flow: Flow) -> None:
     topic = write_dead_letters(flow, [0])
     headers = headers_of(flow.written(topic)[0])

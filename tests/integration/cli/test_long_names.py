@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from pyspark.sql import SparkSession
 
 from support.dead_letters import create_dead_letter_topic, dead_letters, replay, write_dead_letters
@@ -32,6 +33,7 @@ def test_a_mirrored_query(new_mirrored_flow: Callable[..., MirroredFlow]) -> Non
         _write(flow, runs)
 
 
+@pytest.mark.slow
 def test_dead_letters(new_flow: Callable[..., Flow], spark_eos_session: SparkSession) -> None:
     assert spark_eos_session is not None
     flow = new_flow(name="m" * 245)

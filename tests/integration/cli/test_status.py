@@ -131,6 +131,7 @@ def test_a_broker_that_is_away_is_named_and_all_else_is_shown(
     assert f"Group {flow.group_id}: Stable" in words
 
 
+@pytest.mark.slow
 def test_what_is_known_without_the_groups_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -161,6 +162,7 @@ def test_what_is_known_without_the_groups_coordinator(
     assert "whether there are other open transactions of prefix" in ended.stderr
 
 
+@pytest.mark.slow
 def test_a_transaction_whose_coordinator_does_not_answer(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
@@ -230,6 +232,7 @@ def test_records_that_retention_deletes_unread(flow: Flow) -> None:
     assert f"Retention is overtaking the query: {deleted}" in words
 
 
+@pytest.mark.slow
 def test_a_group_of_the_classic_protocol(flow: Flow) -> None:
     """A client that has chosen its own id: the id is shown without markup or control characters."""
     flow.produce(range(3), partition=0)

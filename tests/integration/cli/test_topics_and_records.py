@@ -68,6 +68,7 @@ def test_a_topic_that_does_not_exist(flow: Flow) -> None:
     assert without_address(found.output) == "Error: topic 'nowhere' does not exist\n"
 
 
+@pytest.mark.slow
 def test_topics_with_what_is_in_them(flow: Flow) -> None:
     with closing(Producer(flow.kafka)) as producer:
         for partition in (0, 1, 1):

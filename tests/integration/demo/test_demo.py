@@ -171,6 +171,7 @@ def processes_of(directory: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_a_tampered_target_is_found_out(flow: Flow) -> None:
     count = 2_500
     orders = list(make_orders(count, seed=1))

@@ -124,6 +124,7 @@ def test_the_page_in_jupyter(
     assert all(b.trigger_ms >= b.sink_ms > 0 for b in batches.values())
 
 
+@pytest.mark.slow
 def test_the_page_in_databricks(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

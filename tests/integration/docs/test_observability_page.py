@@ -87,6 +87,7 @@ def test_the_metrics_with_lag(flow: Flow, spark_eos_session: SparkSession) -> No
         names["metrics"].close()
 
 
+@pytest.mark.slow
 def test_the_joined_progress(
     flow: Flow, spark_eos_session: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -379,6 +379,7 @@ _STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=12,
     deadline=None,

@@ -299,6 +299,7 @@ def _foreign_member(
         yield
 
 
+@pytest.mark.slow
 def test_a_foreign_consumer_joins_under_a_running_query(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

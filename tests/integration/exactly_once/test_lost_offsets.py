@@ -289,6 +289,7 @@ def _commits_seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[int, 
     return committed
 
 
+@pytest.mark.slow
 def test_offsets_are_renewed_between_batches_and_within(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +353,7 @@ def test_a_renewal_waits_for_the_last_batchs_transactions_to_end(
     assert [offsets for _, offsets in seen] == [{0: 5, 1: 5}]
 
 
+@pytest.mark.slow
 def test_offsets_are_renewed_where_no_batch_is_run(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,6 +118,7 @@ def test_progress_in_two_topics_of_one_name_is_refused(mirrored: Query) -> None:
     mirrored.refuses(OffsetsLostError, [recreated], 11, 21, 3, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", ["direct", "mirrored"])
 @pytest.mark.parametrize("with_checkpoint", [True, False])
 def test_a_query_keeps_its_delivery(

@@ -99,6 +99,7 @@ def test_a_recreated_source_topic_takes_no_offset_by_name(flow: Flow) -> None:
         until(lambda: not membership.identities(), lambda: "the assignment to change", 20)
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("moment", [IN_JOB, BETWEEN])
 def test_the_driver_settles_no_offsets_of_a_recreated_topic(

@@ -17,6 +17,7 @@ def kafka() -> Iterator[LinkedKafka]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_members_are_taken_over_from_its_successor(kafka: LinkedKafka, tmp_path: Path) -> None:
     """KIP-848's coordinator answers from uncommitted state and calls itself coordinator forever."""
     flow = Flow(kafka, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))

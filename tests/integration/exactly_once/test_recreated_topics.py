@@ -185,6 +185,7 @@ def test_a_target_topic_recreated_between_transactions(flow: Flow, partitions: i
     assert flow.committed() == {0: 120}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [2, 1])
 def test_a_target_topic_recreated_in_an_open_transaction(
     flow: Flow, partitions: int, monkeypatch: pytest.MonkeyPatch

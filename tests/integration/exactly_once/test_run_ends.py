@@ -20,6 +20,7 @@ from support.runs import running
 from support.writing import rows, transactions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aside", [False, True], ids=["waited for", "aside"])
 def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow, aside: bool) -> None:  # noqa: FBT001
     with running(flow) as older:
@@ -45,6 +46,7 @@ def _sweeps(flow: Flow) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == name]
 
 
+@pytest.mark.slow
 def test_what_a_task_opens_before_it_has_stopped_is_ended_too(flow: Flow) -> None:
     with running(flow) as older:
         older.batch(1, 1)

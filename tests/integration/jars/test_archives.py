@@ -72,6 +72,7 @@ def test_what_is_unpacked_is_used(own_cache: Path) -> None:
     assert modes == {"0o0"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -97,6 +98,7 @@ def test_what_is_incomplete_is_downloaded_again(how: str, own_cache: Path) -> No
     assert not (own_cache / KEPT / "more.jar").exists()
 
 
+@pytest.mark.slow
 def test_a_tampered_archive_is_not_unpacked(own_cache: Path) -> None:
     shutil.rmtree(own_cache / KEPT)
     with pytest.raises(jar_sets.JarError, match=f"wrong SHA-256.*actual {SHA256}"):

@@ -50,6 +50,7 @@ def values(numbers: Iterable[int]) -> list[str]:
     return sorted(f"value {number}" for number in numbers)
 
 
+@pytest.mark.slow
 def test_records_come_back_as_they_were_and_once(flow: Flow, tmp_path: Any) -> None:
     write_dead_letters(flow, range(10), timestamp="1000")
     write_dead_letters(flow, [11], commit=False)
@@ -121,6 +122,7 @@ def test_timestamps_are_the_records_own(flow: Flow) -> None:
     assert min(found[4:]) >= before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fields", "missing"),
     [

@@ -24,6 +24,7 @@ from support.runs import running
 from support.writing import rows, transactions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silent", [False, True], ids=["refuses connections", "does not answer"])
 def test_a_broker_that_is_away_does_not_hold_up_a_start(
     proxied_flow: Flow,
@@ -87,6 +88,7 @@ def _codes(answer: Any) -> list[int]:
     return [p.error_code for topic in answer.topics for p in topic.partitions]
 
 
+@pytest.mark.slow
 def test_a_hanging_transaction_is_named_with_what_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

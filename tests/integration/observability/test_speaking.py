@@ -164,6 +164,7 @@ def test_the_level_of_the_logger_silences_it(
     assert sorted(flow.values()) == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_a_query_starts_where_nothing_can_be_found_out(
     flow: Flow, said: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def _start(spark: SparkSession, flow: Guarded, **options: Any) -> None:
 # With exactly what the command prints ------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_with_the_acls_printed_open_transactions_end_at_once(
     flow: Guarded, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

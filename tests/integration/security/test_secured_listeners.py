@@ -39,6 +39,7 @@ def topics(settings: dict[str, Any]) -> set[str]:
     raise PermissionError(f"no answer: {errors}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tls", [True, False])
 @pytest.mark.parametrize("mechanism", _BY_PASSWORD)
 def test_only_the_users_own_password_is_accepted(

@@ -120,6 +120,7 @@ def test_a_query_by_client_credentials(
     assert own == {(TOKEN_CLIENT, "kafka")}
 
 
+@pytest.mark.slow
 def test_a_query_by_a_token_function(
     secured: Secured,
     relayed: Callable[..., None],

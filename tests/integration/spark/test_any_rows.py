@@ -32,6 +32,7 @@ def queries(request: pytest.FixtureRequest) -> Queries:
     return Queries()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("query", "zone"), [("rows", "GMT+8"), ("staged", "PST")], ids=str)
 def test_each_record_is_written_or_a_dead_letter(
     flow: Flow, queries: Queries, query: str, zone: str
@@ -48,6 +49,7 @@ def test_each_of_many_records_is_written_or_a_dead_letter(
     check(queries, flow, QUERIES[query], zone, generated(RECORDS, 1_000))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [150, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_each_record_of_another_cluster(
     mirrored_flow: MirroredFlow, queries: Queries, number: int
@@ -62,6 +64,7 @@ def test_each_record_on_connect(flow: Flow, connect_service: ConnectService, que
     check(connect_service.queries, flow, QUERIES[query], "UTC+8", records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FORMATS)
 @pytest.mark.parametrize(
     ("delivery", "number"),

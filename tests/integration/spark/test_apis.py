@@ -64,6 +64,7 @@ def test_several_batches_a_restart_and_a_batch_without_rows(api: Api, flow: Flow
     _settled(flow, 15, 10)
 
 
+@pytest.mark.slow
 def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow = new_flow()
     # Of three batches the second has no output, the third but one partition's.
@@ -78,6 +79,7 @@ def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]
     _settled(flow, 5, 4)
 
 
+@pytest.mark.slow
 def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow, other = new_flow(), new_flow()
     flow.produce(["a0", "a1"])
@@ -87,6 +89,7 @@ def test_a_union_of_two_topics(api: Api, new_flow: Callable[..., Flow]) -> None:
     _settled(flow, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_deleted_checkpoint_and_a_lost_commit(api: Api, flow: Flow) -> None:
     flow.produce(range(10))
     api.start(flow, "positioned", max_offsets=6).replay()
@@ -125,6 +128,7 @@ def test_a_failed_task(api: Api, flow: Flow, tmp_path: Path) -> None:
     _settled(flow, 201, 200)
 
 
+@pytest.mark.slow
 def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> None:
     flow.produce(range(10))
     query = api.start(flow, available_now=False)
@@ -136,6 +140,7 @@ def test_a_query_that_is_stopped_goes_on_where_it_was(api: Api, flow: Flow) -> N
     _settled(flow, 10, 10)
 
 
+@pytest.mark.slow
 def test_a_transactional_source_leaves_no_lag(api: Api, flow: Flow) -> None:
     """Its last rows are followed by markers, and by rows of an aborted transaction."""
     flow.produce_in_transaction("ab")

@@ -115,6 +115,7 @@ def test_a_gap_in_the_log_is_closed_where_spark_needs_all_of_it(
     _once(flow, 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("partitions", [[0], pytest.param([0, 1], marks=pytest.mark.slow)])
 def test_a_log_that_lies_behind_restores_no_offset(
     partitions: list[int], flow: Flow, spark_eos_session: SparkSession
@@ -145,6 +146,7 @@ def test_a_log_that_has_caught_up_proves_again_what_was_written(
     _once(flow, 200)
 
 
+@pytest.mark.slow
 def test_a_log_that_lies_behind_what_is_deleted(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from spark_eos import ExactlyOnceSink
@@ -10,6 +11,7 @@ from support.flow import Flow
 from support.queries import run_available
 
 
+@pytest.mark.slow
 def test_an_offset_log_that_another_driver_has_overwritten(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

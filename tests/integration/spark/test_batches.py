@@ -207,6 +207,7 @@ def test_partitions_added_while_stopped_are_read_from_the_start(
     assert sorted(flow.values()) == ["2", "3", "4"]
 
 
+@pytest.mark.slow
 def test_starting_offsets_count_besides_manually_set_offsets(
     new_flow: Callable[..., Flow], spark_eos_session: SparkSession
 ) -> None:
@@ -324,6 +325,7 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     assert flow.values() == values
 
 
+@pytest.mark.slow
 def test_workers_whose_lock_files_were_removed(flow: Flow, spark_eos_session: SparkSession) -> None:
     """Like a cleaner of temporary files: a new worker never gets an id that is in use."""
     reports: list[BatchReport] = []
@@ -423,6 +425,7 @@ def _ended_without_the_sink(
     return "nothing"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "delivery", "number"),
     [

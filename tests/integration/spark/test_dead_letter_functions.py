@@ -94,6 +94,7 @@ def _failing(frame: DataFrame, function: Callable[..., Any], words: str, **optio
         guarded(frame, function, "value string", **options).collect()
 
 
+@pytest.mark.slow
 def test_what_is_no_rows_fault_is_raised(spark_eos_session: SparkSession) -> None:
     class RegistryError(Exception):
         """Like the error of a registry's client."""

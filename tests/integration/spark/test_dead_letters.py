@@ -108,6 +108,7 @@ def fails(spark: SparkSession, flow: Flow, words: str, **options: Any) -> None:
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 def test_too_many_of_them_end_the_query(
     flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
@@ -155,6 +156,7 @@ def test_each_start_may_write_as_many_again(
 ONE_ERROR = r"all {} rows of the batch are dead letters with one error: {} times: it is bad 0\. "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "delivery",
     [
@@ -295,6 +297,7 @@ def test_a_record_with_dead_letter_headers_is_replayed_unchanged(
     assert flow.written(other) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_dead_letters_of_another_clusters_records_say_so(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, style: str
@@ -321,6 +324,7 @@ def test_dead_letters_of_another_clusters_records_say_so(
     assert flow.values() == ["bad b"]
 
 
+@pytest.mark.slow
 def test_staged_rows_have_no_position(
     flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:
@@ -350,6 +354,7 @@ def test_staged_rows_have_no_position(
     )
 
 
+@pytest.mark.slow
 def test_a_copy_with_bad_rows_needs_the_dead_letter_topic(
     flow: Flow, dlq: str, spark_eos_session: SparkSession
 ) -> None:

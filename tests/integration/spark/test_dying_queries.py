@@ -73,6 +73,7 @@ def _ended(command: list[str], environment: dict[str, str]) -> "subprocess.Compl
     )
 
 
+@pytest.mark.slow
 def test_a_query_that_fails_stops_the_others(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     groups = [flow.group_id, f"{flow.group_id}-failing"]

@@ -127,6 +127,7 @@ def _check(flow: Flow, dlq: str, bad: list[bytes | None], name: str) -> None:
     assert [m.value() for m in flow.written(dlq)] == bad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -144,6 +145,7 @@ def test_a_stream(flow: Flow, spark_eos_session: SparkSession, name: str) -> Non
     assert "ValueError" in headers_of(flow.written(dlq)[0])["__dlq.errors.exception"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["selected", pytest.param("as json", marks=pytest.mark.slow)])
 def test_a_users_own_function(flow: Flow, spark_eos_session: SparkSession, name: str) -> None:
     dlq = create_dead_letter_topic(flow)
@@ -157,6 +159,7 @@ def _staged(frame: DataFrame) -> DataFrame:
     return _numbers(frame).repartition(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "options", "in_function"),
     [

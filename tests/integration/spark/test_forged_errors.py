@@ -54,6 +54,7 @@ def _failure(
     return "", ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "record", "beginning", "entry"),
     [

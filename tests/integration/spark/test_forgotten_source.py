@@ -133,6 +133,7 @@ def test_a_query_is_not_staged_if_a_function_drops_source(
 # Remembered in time ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["auto", pytest.param("direct", marks=pytest.mark.slow)])
 def test_while_nothing_is_staged_the_query_may_become_direct(
     api: Api, flow: Flow, delivery: str
@@ -202,6 +203,7 @@ def _fail(*_: object) -> None:
 _OURS = f'{{"spark-eos":{FORMAT},"partitions":"0-32","topics":""}}'
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "found",
     [

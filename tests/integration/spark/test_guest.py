@@ -137,6 +137,7 @@ def test_only_our_connections_log_nothing(caplog: pytest.LogCaptureFixture) -> N
     assert any(text.startswith("kafka.net.manager: Bootstrap") for text in ours), ours
 
 
+@pytest.mark.slow
 def test_the_writers_choices_reach_spark(
     flow: Flow, spark_eos_session: SparkSession, tmp_path: Path
 ) -> None:

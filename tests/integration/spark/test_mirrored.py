@@ -39,6 +39,7 @@ def test_a_narrow_query_is_mirrored(spark_eos_session: SparkSession, mirrored_fl
     assert flow.open_transactions() == []
 
 
+@pytest.mark.slow
 def test_a_further_attempt_writes_the_rows_that_are_left(
     spark_eos_session: SparkSession,
     mirrored_flow: Any,

@@ -24,6 +24,7 @@ SQL = """
 AT = 1_600_000_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", pytest.param("staged", marks=pytest.mark.slow)])
 def test_what_sql_writes_in_capitals(
     flow: Flow, spark_eos_session: SparkSession, delivery: str

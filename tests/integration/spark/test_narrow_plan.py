@@ -297,6 +297,7 @@ def _judged(frame: DataFrame) -> str:
     return ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pipeline", STREAMS)
 def test_a_frame_of_sql_is_judged_as_one_by_methods(
     spark_eos_session: SparkSession, pipeline: str
@@ -375,6 +376,7 @@ def test_a_second_query_of_a_sink_is_refused_while_one_is_active(
     assert sorted(map(int, flow.values())) == list(range(8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "whose", [pytest.param("the query's", marks=pytest.mark.slow), "the sink's"]
 )

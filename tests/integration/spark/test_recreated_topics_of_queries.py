@@ -36,6 +36,7 @@ def _run(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "filtered",
     [False, pytest.param(True, marks=pytest.mark.slow)],

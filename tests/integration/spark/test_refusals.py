@@ -295,6 +295,7 @@ def test_a_group_offset_behind_the_checkpoint(flow: Flow, spark_eos_session: Spa
     assert flow.values().count("new") == 1
 
 
+@pytest.mark.slow
 def test_group_offsets_that_were_deleted(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     run_available(spark_eos_session, flow)
@@ -311,6 +312,7 @@ def test_group_offsets_that_were_deleted(flow: Flow, spark_eos_session: SparkSes
     assert sorted(flow.values()) == ["0", "1", "2", "3", "new"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(range(4))
     run_available(spark_eos_session, flow)
@@ -390,6 +392,7 @@ def test_two_calls_for_one_batch_at_a_time(flow: Flow, spark_eos_session: SparkS
     assert len(flow.values()) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", "staged"])
 def test_reports_that_do_not_arrive(
     flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch, delivery: str

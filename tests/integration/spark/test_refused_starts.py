@@ -147,6 +147,7 @@ def test_a_partition_that_is_added_before_the_start(
     assert flow.values() == ["a"]
 
 
+@pytest.mark.slow
 def test_a_source_topic_that_is_deleted_under_the_query(
     flow: Flow, spark_eos_session: SparkSession, caplog: pytest.LogCaptureFixture
 ) -> None:

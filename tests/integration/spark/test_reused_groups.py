@@ -129,6 +129,7 @@ def test_a_checkpoint_at_another_querys_offsets_starts_nothing(
     assert flow.values(other) == []
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_another_querys_group_is_refused(
     spark_eos_session: SparkSession, any_flow: Flow
 ) -> None:
@@ -147,6 +148,7 @@ def test_a_checkpoint_with_another_querys_group_is_refused(
     assert sorted(map(int, flow.values())) == sorted([*range(20), *range(20)])
 
 
+@pytest.mark.slow
 def test_sources_of_another_query_are_refused(
     spark_eos_session: SparkSession, new_flow: Callable[..., Flow]
 ) -> None:
@@ -166,6 +168,7 @@ def test_sources_of_another_query_are_refused(
     assert sorted(map(int, flow.values())) == list(range(20))
 
 
+@pytest.mark.slow
 def test_a_deleted_checkpoint_continues_and_says_so(
     spark_eos_session: SparkSession,
     new_flow: Callable[..., Flow],

@@ -61,6 +61,7 @@ def test_for_a_topic_that_does_not_exist(
     )
 
 
+@pytest.mark.slow
 def test_the_users_own_error_is_the_reason(flow: Flow, spark_eos_session: SparkSession) -> None:
     flow.produce(["good"], partition=0)
 
@@ -115,6 +116,7 @@ def _error_of_cast(spark: SparkSession, options: dict[str, Any], source: str) ->
     return f"{failed.value.text} {failed.value.entry}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "delivery",
     ["direct", *(pytest.param(d, marks=pytest.mark.slow) for d in ("mirrored", "staged"))],

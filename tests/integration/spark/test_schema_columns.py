@@ -82,6 +82,7 @@ def frame_of(spark: SparkSession, values: list[Any], kind: str = "value binary")
     return spark.createDataFrame(rows, kind).coalesce(1)
 
 
+@pytest.mark.slow
 def test_a_topic_of_several_subjects_is_a_struct_of_them(
     spark: SparkSession, subjects: Subjects
 ) -> None:
@@ -289,6 +290,7 @@ def test_a_pins_id_is_looked_up_in_the_registry_that_is_there(
             both(first)
 
 
+@pytest.mark.slow
 def test_ids_are_those_of_the_subjects_context(spark: SparkSession, tmp_path: Path) -> None:
     price, quantity = ({"name": name, "type": "long"} for name in ("price", "quantity"))
     written, other = (

@@ -67,6 +67,7 @@ def test_counts_by_window(flow: Flow, spark: SparkSession) -> None:
     assert {row["count"] for row in written.rows} == {2}
 
 
+@pytest.mark.slow
 def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
 
@@ -84,6 +85,7 @@ def test_a_function_of_the_users_own_with_two_branches(flow: Flow, spark: SparkS
     assert found == Counter({**{record(n): 1 for n in range(105)}, "again": 105})
 
 
+@pytest.mark.slow
 def test_earlier_copies_are_swept(flow: Flow, spark: SparkSession) -> None:
     _produced(flow)
     reports = run_staged(spark, flow, staging.repartitioned, max_offsets=30).reports
@@ -134,6 +136,7 @@ def test_the_delivery_of_a_checkpoint_can_not_change(
     assert len(flow.values()) == _RECORDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "then", "advice"),
     [

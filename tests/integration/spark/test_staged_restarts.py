@@ -91,6 +91,7 @@ def test_a_staged_commit_lost_between_two_batches_is_restored(
     assert _numbers(flow) == Counter(range(2 * _BATCH))
 
 
+@pytest.mark.slow
 def test_a_staged_commit_lost_within_a_batch_is_refused(flow: Flow, spark: SparkSession) -> None:
     _produced(flow, range(1))
     _run(spark, flow)
@@ -103,6 +104,7 @@ def test_a_staged_commit_lost_within_a_batch_is_refused(flow: Flow, spark: Spark
     assert _numbers(flow) == Counter(range(_BATCH))
 
 
+@pytest.mark.slow
 def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Path) -> None:
     _produced(flow, range(1))
     with failing_once_staged():
@@ -121,6 +123,7 @@ def test_a_copy_keeps_its_columns(flow: Flow, spark: SparkSession, tmp_path: Pat
     assert None not in {message.key() for message in flow.written()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "most_files", [pytest.param(classic._MOST_FILES, marks=pytest.mark.slow), 0]
 )
@@ -147,6 +150,7 @@ def test_unreadable_rows_are_noticed_before_any_row_is_written(
     assert _numbers(flow) == Counter(range(_BATCH))
 
 
+@pytest.mark.slow
 def test_a_copy_removed_by_a_newer_run_is_no_file_system_fault(
     flow: Flow, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

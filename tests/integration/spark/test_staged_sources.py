@@ -73,6 +73,7 @@ def test_a_query_stopped_beyond_retention_keeps_its_state(flow: Flow, spark: Spa
     assert totals_of(flow) == _totals(6, 12, 12)
 
 
+@pytest.mark.slow
 def test_losses_of_topics_that_a_pattern_of_java_chooses(flow: Flow, spark: SparkSession) -> None:
     read = {"subscribe": None, "subscribePattern": rf"\Q{flow.source}\E"}
 
@@ -106,6 +107,7 @@ def _shared_by_readers(
         patiently(process_available)(sink.write(rows), timeout=240)
 
 
+@pytest.mark.slow
 def test_positions_of_another_reader_are_not_published(queries: Queries, flow: Flow) -> None:
     other = f"other-{flow.name}"
     flow.broker.create_topic(other, 1)

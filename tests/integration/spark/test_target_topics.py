@@ -105,6 +105,7 @@ def test_the_sources_own_topic_is_no_target(flow: Flow, queries: Queries, shape:
     _check(flow, queries.ask(_error, options, flow.source_servers, flow.source, shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["_as_read", "_shuffled", IN_A_FUNCTION])
 def test_rows_do_not_go_back_in_another_cluster_either(
     mirrored_flow: MirroredFlow, spark_eos_session: SparkSession, shape: str
@@ -163,6 +164,7 @@ def test_rows_for_the_dead_letter_topic_are_refused(
     assert _ends(flow.bootstrap_servers, dlq, 1) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", pytest.param("staged", marks=pytest.mark.slow)])
 def test_rows_older_than_the_retention_are_warned_of_once(
     flow: Flow,

@@ -14,6 +14,7 @@ from support.flow import Flow
 from support.queries import run_available
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("zone", ["Europe/Berlin", pytest.param("GMT+8", marks=pytest.mark.slow)])
 def test_a_query_in_another_time_zone(
     zone: str, flow: Flow, spark_eos_session: SparkSession
@@ -65,6 +66,7 @@ def _sparks_own(frames: Iterator[Any]) -> Iterator[Any]:
     return map(_pandas_times, frames)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["rows", "pandas"])
 def test_times_of_a_guarded_function_are_those_of_spark(
     spark_eos_session: SparkSession, kind: str

@@ -70,6 +70,7 @@ PATTERNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "read", "left_out"), PATTERNS)
 def test_topics_are_read_whose_whole_name_matches(
     api: Api, flow: Flow, pattern: str, read: list[str], left_out: list[str]
@@ -219,6 +220,7 @@ def test_another_reader_must_not_find_the_querys_own_topic(
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delivery", "arguments_"),
     [("direct", {}), pytest.param("staged", {"shuffled": True}, marks=pytest.mark.slow)],
@@ -245,6 +247,7 @@ def test_a_row_for_a_topic_that_a_pattern_will_find(
     assert flow.written(later) == []
 
 
+@pytest.mark.slow
 def test_a_staged_query_whose_pattern_matches_its_progress_topic(api: Api, flow: Flow) -> None:
     progress = f"progress-{flow.name}"
     flow.broker.create_topic(progress, 3)
@@ -292,6 +295,7 @@ def _check_refused(
     assert sorted(flow.values()) == sorted([*written, flow.source])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["direct", pytest.param("staged", marks=pytest.mark.slow)])
 def test_a_checkpoint_with_topics_that_do_not_match(api: Api, flow: Flow, delivery: str) -> None:
     other = f"old-{flow.source}"
@@ -300,6 +304,7 @@ def test_a_checkpoint_with_topics_that_do_not_match(api: Api, flow: Flow, delive
     _check_refused(api, flow, other, read, "whole name", delivery=delivery)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delivery", "name"),
     [

@@ -135,6 +135,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return archive
 
 
+@pytest.mark.slow
 def test_an_archive_that_others_may_write_is_refused(made: Path) -> None:
     for place in (made, *list(made.parents)[:3]):
         mode = place.stat().st_mode

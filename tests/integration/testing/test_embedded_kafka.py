@@ -172,6 +172,7 @@ def test_a_broker_that_cannot_start_shows_its_log() -> None:
     assert "log.segment.bytes" in broker.log()
 
 
+@pytest.mark.slow
 def test_a_feature_that_does_not_exist_is_refused() -> None:
     with pytest.raises(BrokerStartError, match=r"no\.such\.feature"):
         EmbeddedKafka(features={"no.such.feature": 1}).start()

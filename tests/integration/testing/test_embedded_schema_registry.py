@@ -45,6 +45,7 @@ def test_an_incompatible_schema_is_refused(schema_registry: EmbeddedSchemaRegist
     assert caught.value.http_status_code == 409
 
 
+@pytest.mark.slow
 def test_a_restart_keeps_schemas_and_address(
     schema_registry: EmbeddedSchemaRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,6 +79,7 @@ def _away(kafka: EmbeddedKafka, node: KafkaNode, how: str) -> Iterator[None]:
     kafka.wait_until_in_sync()
 
 
+@pytest.mark.slow
 def test_a_transaction_outlives_its_leader_and_its_coordinator(kafka: EmbeddedKafka) -> None:
     writer = _Writer(kafka, "killed")
     writer.write()
@@ -113,6 +114,7 @@ def test_replicas_are_as_in_production(kafka: EmbeddedKafka) -> None:
         assert config["min.insync.replicas"].value == "2"
 
 
+@pytest.mark.slow
 def test_coordinators_are_those_named_by_kafka_and_can_be_moved(kafka: EmbeddedKafka) -> None:
     settings: dict[str, Any] = {"bootstrap.servers": kafka.bootstrap_servers}
     names = ["a", "b", "orders", "spark-eos/orders/0", "größer", "\N{PARTY POPPER}"]

@@ -61,6 +61,7 @@ def test_a_users_suite_gets_kafka_and_spark(
     assert "Log of " not in without
 
 
+@pytest.mark.slow
 def test_a_users_fixture_of_the_same_name_has_no_log(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("""
         import pytest

@@ -191,6 +191,7 @@ def test_open_transactions(flow: Flow) -> None:
     second.abort()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_it_waits_until_transactions_end(either: Flow, *, written: bool) -> None:
     """Also for the first one of a group, and for one that has nothing but offsets."""

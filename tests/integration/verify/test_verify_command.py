@@ -181,6 +181,7 @@ def test_outputs_that_can_not_be_matched_have_exit_status_2(
         assert run(flow, *matching).exit_code == 1
 
 
+@pytest.mark.slow
 def test_a_staged_querys_group_has_status_2_and_names_expect(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

@@ -70,6 +70,7 @@ def test_answers_about_the_group_that_come_later(
     assert len(rule.hits) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", [ListTransactionsRequest, DescribeTransactionsRequest])
 def test_transactions_that_a_coordinator_reports_later(
     sound: Flow, proxy: KafkaProxy, message: Any

@@ -58,6 +58,7 @@ def test_output_or_dead_letter(flow: Flow, style: str) -> None:
     assert counts(look(flow, **judged)) == {Kind.DUPLICATE: 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("matching", "style"), list(zip(MATCHINGS, ["dlq", "connect", "streams"], strict=True))
 )

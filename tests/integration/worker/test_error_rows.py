@@ -216,6 +216,7 @@ def _in_a_second_attempt(proxy: KafkaProxy) -> None:
     proxy.on(TxnOffsetCommitRequest, answered(0, _code(_REJECTED)))
 
 
+@pytest.mark.slow
 def test_a_second_attempt_with_columns_under_an_alias(
     proxied_flow: Flow, proxy: KafkaProxy, spark_eos_session: SparkSession
 ) -> None:

@@ -61,6 +61,7 @@ def open_producers() -> int:
     return sum(name == "rdk:main" for name in names)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_producer_that_is_given_up_is_closed(flow: Flow, *, fenced: bool) -> None:

@@ -52,6 +52,7 @@ def _await_forgotten(flow: Flow, name: str) -> None:
         until(lambda: not _known(connections, name), lambda: f"{name} to be forgotten")
 
 
+@pytest.mark.slow
 def test_an_idle_worker_continues_without_another_attempt(
     forgetful: EmbeddedKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def _meanwhile(second: KafkaNode, runs: Runs, *ends: int) -> BatchReport:
         return written.result(60)
 
 
+@pytest.mark.slow
 def test_a_source_partition_is_asked_until_it_has_a_leader(
     spread: tuple[Flow, KafkaNode],
 ) -> None:

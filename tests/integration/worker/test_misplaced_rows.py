@@ -126,6 +126,7 @@ def test_out_of_order_rows_in_a_replay_count_from_batch_start(flow: Flow) -> Non
     _refused_from_now_on(flow, checkpoint, {0: 9})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "times"), [(Code.TOPIC_AUTHORIZATION_FAILED, None), (STALE_EPOCH, 1)]
 )

@@ -89,6 +89,7 @@ def _is_large(request: Any) -> bool:
     return sum(len(p.records) for p in partitions) > 1_000
 
 
+@pytest.mark.slow
 def test_a_transaction_that_is_too_large_is_split_until_it_fits(
     proxied_flow: Flow, proxy: KafkaProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +148,7 @@ def test_rows_wait_if_brokers_would_take_earlier_rows_too_late(
         found.commit()
 
 
+@pytest.mark.slow
 def test_a_single_row_that_is_too_slow_is_no_dead_letter(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:

@@ -58,6 +58,7 @@ def test_a_record_of_before_1970_and_one_without_timestamp(
 _DAY = 86_400_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "old"),
     [
@@ -90,6 +91,7 @@ def test_rows_older_than_the_retention_are_counted(
         assert writing.counters.past_retention == ({topic: old} if old else {})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["dlq", "streams", "connect"])
 def test_a_dead_letter_has_its_records_timestamp(flow: Flow, style: str) -> None:
     before = int(time.time() * 1000)

@@ -14,6 +14,7 @@ from support.writing import requests_naming, row_batch, rows, sent_requests, wri
 
 
 # By name, topics are looked up once more before each commit.
+@pytest.mark.slow
 @needs_topic_ids
 def test_a_worker_looks_repeatedly_committed_topics_up_once(
     flow: Flow, monkeypatch: pytest.MonkeyPatch

@@ -35,6 +35,7 @@ def test_a_shell_sees_the_group_as_it_is(group_id: str) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_no_text_quotes_for_itself() -> None:
     root = Path(spark_eos.__file__).parent
     found = []

@@ -164,9 +164,10 @@ def test_what_is_written_is_read(
     in_header = framing == "header"
     sent = (header_of(guid) if in_header else prefix_of(number)) + prefix
     target = Target(None, own, column, sent, in_header)
-    whole = T.StructType([T.StructField("value", T.BinaryType()), *others])
-    encoding = Encoding("value", [target], whole, errors)
+    encoding = Encoding("value", [target], errors)
     decoded = T.StructType([T.StructField("value", column), *others])
+    binary = T.StructType([T.StructField("value", T.BinaryType()), *others])
+    assert encoding.schema(decoded) == binary
     values: list[Any] = [{"id": "o1"}, None, {"id": "zoë"}]
     headers: list[Any] = [[{"key": "a", "value": b"1"}], None, None]
     before = arrow_schema(decoded)
@@ -188,7 +189,8 @@ def test_what_is_written_is_read(
             assert found["value"].startswith(sent)
             assert own_headers == []
     client = Client({"url": registry.url}, 1)
-    decoding = Decoding(client, "value", [member], "orders-value", decoded, errors)
+    decoding = Decoding(client, decoded["value"], [member], "orders-value", errors)
+    assert decoding.schema(binary) == decoded
     (read,) = decoding(iter([written]))
     assert read.column("value").to_pylist() == values
     assert read.column("error").to_pylist() == [None] * 3
@@ -199,9 +201,9 @@ def test_a_malformed_schema_is_an_error_of_its_records(registry: StubRegistry) -
     for subject, text in (("a", '"string"'), ("b", '{"type": "array"}'), ("c", "{")):
         registry.add(subject, text)
     own, errors = Schema("AVRO", '"string"'), RowErrors.of(T.StructType(), "column", SchemaError)
-    whole = T.StructType([T.StructField("value", T.StringType()), *errors.fields])
+    made = T.StructField("value", T.StringType())
     client = Client({"url": registry.url}, 1)
-    decoding = Decoding(client, "value", [Member(None, own, "string")], "a", whole, errors)
+    decoding = Decoding(client, made, [Member(None, own, "string")], "a", errors)
     records = [prefix_of(number) + b"\2x" for number in (1, 2, 3, 1)]
     (read,) = decoding(iter([pa.RecordBatch.from_arrays([pa.array(records)], ["value"])]))
     assert read.column("value").to_pylist() == ["x", None, None, "x"]

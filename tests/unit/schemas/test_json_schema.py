@@ -372,6 +372,7 @@ MIXED = record(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(DOCUMENTS, max_size=5))
 def test_records_are_written_byte_for_byte_as_confluent_does(documents: list[Any]) -> None:
     payloads = [

@@ -481,6 +481,7 @@ TEXT_OR_BYTES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NESTED)
 @given(
     rows=st.lists(

@@ -64,6 +64,7 @@ TEXTS = st.none() | st.binary(max_size=8) | st.sampled_from([b"0", b"1", b"caf\x
 TIMES = st.none() | st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 2_000_000_000_000_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FUNCTIONS)
 @example([(None, -(1 << 63))], "UTC")
 @example([(None, -(1 << 63))], "GMT+8")
