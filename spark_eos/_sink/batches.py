@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -26,6 +27,7 @@ from spark_eos._sink.start_checks import StartChecks
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.connect import ConnectRuntime
 from spark_eos._spark.failed_expression import expressions_judged
+from spark_eos._spark.final_steps import NO_STEPS, FinalSteps
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._worker.writer_settings import WriterSettings
@@ -173,18 +175,17 @@ class SinkBatches:
         """Set the query that starts next, of which no batch is in progress."""
         self.query, self._spark, self._prepared_ms = query, spark, _now_ms()
 
-    def begin_start(self, query: SinkQuery) -> Failures:
+    def begin_start(self) -> Failures:
         """Refuse a second query while one is active; return an empty record of failures."""
         # With the same checkpoint, Spark would take the second query for a new run of the first
         # query, and stop the first.
-        started = self._started
-        if started is not None and _is_active(started):
+        query = self._started
+        if query is not None and _is_active(query):
             raise UnsupportedPipelineError(
-                f"the sink's query {started.id} is active, and a sink serves one query: "
+                f"the sink's query {query.id} is active, and a sink serves one query: "
                 "stop it first, or give the other query a separate sink, with its own "
                 "group_id and checkpoint_location"
             )
-        self.query = query
         self.failures = Failures()
         return self.failures
 
@@ -218,13 +219,17 @@ class SinkBatches:
         self._relation = relation
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self.write(frame, batch_id)
+
+    def write(self, frame: DataFrame, batch_id: int, *, final_steps: FinalSteps = NO_STEPS) -> None:
+        """Write one batch; ``final_steps`` lead from the frame to the rows."""
         called_ms = _now_ms()
         frame = with_known_names(frame)
         # A user's function may call the sink in two threads.
         with self._turn:
             run = self._run
             if run is None or not run.holds(frame):
-                run = self._start_run(frame, batch_id)
+                run = self._start_run(frame, batch_id, final_steps)
             run.begin(batch_id)
         # A later run of this sink may find that this batch has begun.
         self._prepared_ms = called_ms
@@ -240,21 +245,23 @@ class SinkBatches:
                 "in each batch, even an empty one; the next start writes this one"
             )
 
-    def _start_run(self, frame: DataFrame, batch_id: int) -> SinkRun:
-        if self.query is None:
+    def _start_run(self, frame: DataFrame, batch_id: int, final_steps: FinalSteps) -> SinkRun:
+        query = self.query
+        if query is None:
             raise UnsupportedPipelineError(
                 "start the query from sink.write(...), which checks its plan; set a function of "
                 "your own with sink.write(...).foreachBatch(function)"
             )
+        query = replace(query, final_steps=final_steps)
         with self.start as start:
-            delivery, why, runtime = self._chosen(self.query, frame, batch_id, start)
+            delivery, why, runtime = self._chosen(query, frame, batch_id, start)
         if self._run is not None:
             self._run.abandon()
             self._run = None
         with contextlib.ExitStack() as if_it_fails:
             start = self.start.handed_over()
             if_it_fails.callback(start.close)
-            self._run = SinkRun(self.query, delivery, runtime, start, self._prepared_ms, why, self)
+            self._run = SinkRun(query, delivery, runtime, start, self._prepared_ms, why, self)
             if_it_fails.pop_all()
         return self._run
 

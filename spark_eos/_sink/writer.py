@@ -1,9 +1,9 @@
 """The writer that `ExactlyOnceSink.write` returns, with the methods of Spark's own writer."""
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -216,11 +216,8 @@ class ExactlyOnceWriter:
             self.queryName(queryName)
         self.options(**options)
         batches, location = self._batches, self._query.location
-        rows, query = self._rows()
-        failures = batches.begin_start(query)
-        function: BatchFunction = batches
-        if self._function is not None:
-            function = _CallsSink(self._function, batches)
+        failures = batches.begin_start()
+        rows, function = self._rows_and_function()
         spark = rows.sparkSession
         if is_connect(rows):
             function = _RemoteBatches(batches, function)
@@ -240,26 +237,29 @@ class ExactlyOnceWriter:
         with batches.start as start:
             with _checkpoint_at(location):
                 checks.check(start)
-            say_start(query, spark, start, log)
+            say_start(self._query, spark, start, log)
         if log is None:
             # On Spark Connect the run is in another process.
             batches.start.close()
         with _checkpoint_at(location):
-            started = writer.start()
-        batches.note_started(query, started, checks)
-        return started
+            query = writer.start()
+        batches.note_started(self._query, query, checks)
+        return query
 
-    def _rows(self) -> tuple[DataFrame, SinkQuery]:
-        """Return the frame that Spark runs, and the query of its rows."""
-        frame, query = self._frame, self._query
+    def _rows_and_function(self) -> tuple[DataFrame, BatchFunction]:
+        """Return the frame that Spark runs, and the function that Spark calls with its batches."""
+        frame, query, batches = self._frame, self._query, self._batches
         if self._function is not None:
             # The function sees the columns, so leave them as they are.
-            return frame, query
+            return frame, _CallsSink(self._function, batches)
         check_target(frame.schema)
         check_error_column(frame.schema, dead_letters=query.settings.dead_letters is not None)
         before, steps = without_final_steps(frame)
         flat = query.delivery.flattened(before, query)
-        return (frame, query) if flat is None else (flat, replace(query, final_steps=steps))
+        if flat is None:
+            return frame, batches
+        # The steps go with the function, because they belong to the frame of this start.
+        return flat, functools.partial(batches.write, final_steps=steps)
 
     def _checks(self, spark: SparkSession) -> tuple[StartChecks, dict[str, str]]:
         """Return the checks of the start, and the options for tracking the query's progress."""

@@ -1,10 +1,9 @@
 """The Spark jobs that write a batch's rows; each task reports what it has written."""
 
 import functools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Final
 
-import pyarrow as pa
 from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -77,7 +76,9 @@ class BatchJobs:
         check_columns(self._final_steps.schema(with_struct(schema)), self._default_topic)
         self._schema, self._columns = schema, written_columns(schema)
         self._is_as_wanted = self._columns == schema.names
-        self._arrange = functools.partial(_arranged, self._final_steps, only_topic_of(schema))
+        self._arrange = functools.partial(
+            writable_batches, topic=only_topic_of(schema), steps=self._final_steps.functions
+        )
         check_error_column(schema, dead_letters=self._dead_letters)
         self._errors_carried = self._dead_letters and carries_letter(schema)
         if self._errors_carried or (self._dead_letters and ERROR in schema.names):
@@ -171,12 +172,6 @@ class BatchJobs:
         outcome = job_outcome((report for (report,) in reports), planned.sources)
         self._repeated = outcome.retried
         return outcome
-
-
-def _arranged(
-    steps: FinalSteps, topic: str | None, batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    return writable_batches(steps.within_task(batches, topic), topic=topic)
 
 
 def _most_partitions(spark_version: str) -> int | None:

@@ -13,11 +13,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from spark_eos._spark.flat_source import with_source
-from spark_eos._worker.arrow_columns import batches_with_source
+from spark_eos._worker.arrow_columns import Function
 
 
 class Step(Protocol):
-    """A function for ``mapInArrow`` whose result has the same rows in the same order."""
+    """A function for ``mapInArrow`` whose result has the same rows in the same order.
+
+    In a task of the sink, it gets only the columns that the sink writes, and ``source``.
+    """
 
     def __call__(self, batches: Iterator[pa.RecordBatch], /) -> Iterator[pa.RecordBatch]: ...
 
@@ -39,15 +42,13 @@ class FinalSteps:
             before = step.schema(before)
         return before
 
-    def within_task(
-        self, batches: Iterator[pa.RecordBatch], topic: str | None
-    ) -> Iterator[pa.RecordBatch]:
-        """Take the steps in a task; ``topic`` is the source topic that the rows do not carry."""
-        for step in self.steps:
-            batches = step.within_task(batches_with_source(batches, topic))
-        return batches
+    @property
+    def functions(self) -> list[Function]:
+        """The steps as functions that a task calls on its batches."""
+        return [step.within_task for step in self.steps]
 
     def taken_by_spark(self, frame: DataFrame) -> DataFrame:
+        """Return the frame that Spark makes of a frame from before the steps."""
         for step in self.steps:
             frame = with_source(frame)
             frame = frame.mapInArrow(step, step.schema(frame.schema))

@@ -168,6 +168,8 @@ def position_of(batch: pa.RecordBatch, row: int) -> str:
         return ""
     # Convert no other field: Python can't represent every timestamp.
     topic, partition, offset = (pc.struct_field(source, name)[row].as_py() for name in PLACE)
+    if None in (topic, partition, offset):
+        return ""
     return f"{topic}-{partition}, offset {offset}: "
 
 

@@ -1,6 +1,6 @@
 """Converts a query's columns to the form that a task needs."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,6 +13,8 @@ from spark_eos._worker.records import (
     TOPIC_IS_SOURCE,
 )
 
+Function = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 _SOURCE = {"topic": SOURCE_TOPIC, "partition": SOURCE_PARTITION, "offset": SOURCE_OFFSET}
 FLAT_SOURCE = {name: f"__source_{name}" for name in _SOURCE}
 """The columns that hold the fields of ``source`` if it is flattened."""
@@ -24,18 +26,24 @@ ROW = "row"
 
 
 def writable_batches(
-    batches: Iterator[pa.RecordBatch], *, topic: str | None = None
+    batches: Iterator[pa.RecordBatch],
+    *,
+    topic: str | None = None,
+    steps: Sequence[Function] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield Arrow batches with the columns that tasks need."""
+    """Yield Arrow batches with the columns that tasks need, after the query's final steps.
+
+    ``topic`` is the source topic of all rows if the rows do not carry it.
+    """
+    for step in steps:
+        batches = step(_with_source(batches, topic))
     for batch in batches:
         fields = _source_fields(batch, topic)
         columns = {flat: fields[name] for name, flat in _SOURCE.items()}
         yield pa.RecordBatch.from_pydict({**columns, **_payload(batch)})
 
 
-def batches_with_source(
-    batches: Iterator[pa.RecordBatch], topic: str | None
-) -> Iterator[pa.RecordBatch]:
+def _with_source(batches: Iterator[pa.RecordBatch], topic: str | None) -> Iterator[pa.RecordBatch]:
     """Yield Arrow batches whose ``source`` is a struct again if it was flattened."""
     for batch in batches:
         if "source" in batch.schema.names:

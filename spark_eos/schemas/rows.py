@@ -59,19 +59,19 @@ class _Mapping:
 
     _adds_headers = False
 
-    def __init__(self, made: T.StructField, errors: RowErrors) -> None:
-        self._made = made
-        self._column = made.name
+    def __init__(self, field: T.StructField, errors: RowErrors) -> None:
+        self._field = field
+        self._column = field.name
         self._errors = errors
         self._identity = uuid.uuid4().hex
 
     def schema(self, before: T.StructType) -> T.StructType:
         """Return a frame's columns: the coded column has a new type, and new columns follow."""
-        own = {field.name: field for field in before}
-        own[self._column] = self._made
+        own = {each.name: each for each in before}
+        own[self._column] = self._field
         if self._adds_headers:
             own.setdefault(HEADERS, _HEADERS_FIELD)
-        own |= {field.name: field for field in self._errors.fields}
+        own |= {each.name: each for each in self._errors.fields}
         return T.StructType([*own.values()])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,7 @@ class _Mapping:
 
     def within_task(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the coded batches; another function of the task has reduced its overhead."""
-        kind = arrow_schema(T.StructType([self._made])).field(0).type
+        kind = arrow_schema(T.StructType([self._field])).field(0).type
         with signing_in_task():
             for batch in batches:
                 columns = dict(zip(batch.schema.names, batch.columns, strict=True))
@@ -107,12 +107,12 @@ class Decoding(_Mapping):
     def __init__(
         self,
         client: Client,
-        made: T.StructField,
+        field: T.StructField,
         members: Sequence[Member],
         subject: str | None,  # ids are looked up in its context
         errors: RowErrors,
     ) -> None:
-        super().__init__(made, errors)
+        super().__init__(field, errors)
         self._client = client
         self._subject = subject
         self._members = list(members)

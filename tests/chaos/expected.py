@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos.staged_loads import expected_rows
+from chaos.staged_schema_load import expected_prices
 from spark_eos.testing import spark_session
 
 _TESTS = Path(__file__).parents[1]
@@ -23,6 +24,7 @@ def write_expected(
     source: str,
     targets: list[str],
     dead_letter_topics: list[str],
+    schemas: dict[str, str],
     directory: Path,
 ) -> Path:
     where = directory / "expected"
@@ -32,6 +34,7 @@ def write_expected(
         "source": source,
         "targets": targets,
         "dead_letter_topics": dead_letter_topics,
+        "schemas": schemas,
         "where": str(where),
     }
     paths = [str(_TESTS), os.environ.get("PYTHONPATH")]
@@ -62,9 +65,11 @@ def main() -> None:
         .option("subscribe", settings["source"])
         .load()
     )
-    rows = expected_rows(
-        settings["load"], frame, settings["targets"], settings["dead_letter_topics"]
-    )
+    targets, letters = settings["targets"], settings["dead_letter_topics"]
+    if settings["schemas"]:
+        rows = expected_prices(frame, targets, letters, settings["schemas"])
+    else:
+        rows = expected_rows(settings["load"], frame, targets, letters)
     rows.write.parquet(settings["where"])
     spark.stop()
 

@@ -63,6 +63,10 @@ class Load:
     # Whether one record in a hundred can't be written, and there is a dead-letter topic.
     dead_letters: bool = False
     small: bool = False  # whether the last target's limit is `MAX_BYTES`
+    # For a load with schemas, encodes the rows at the end, with the same further arguments.
+    encode: Callable[..., DataFrame] | None = None
+    # The number in a staged row's value; a key's rows must be in the order of their numbers.
+    number: Callable[[bytes], int] = lambda value: int(value[:12])
     # For a load with schemas, makes `record` from a registry's URL.
     of_registry: Callable[[str], Callable[[random.Random, int, int], Record]] | None = None
 
@@ -205,7 +209,8 @@ def transformed(
         "encode(concat(source.topic, ':', source.partition, ':', source.offset), 'UTF-8')"
     )
     header = F.struct(F.lit(POSITION).alias("key"), position.alias("value"))
-    return rows.withColumn("headers", F.array(header))
+    rows = rows.withColumn("headers", F.array(header))
+    return rows if load.encode is None else load.encode(rows, **schemas)
 
 
 def disturbed(frame: DataFrame, control: Path) -> DataFrame:

@@ -20,7 +20,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from chaos.every_load import EVERY_LOAD
 from chaos.loads import disturbed, transformed
 from chaos.processes import DRIVER_VARIABLE, add_report
-from chaos.staged_loads import STAGED
 from chaos.staged_stops import stop_at_places
 from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._jars.jar_sets import spark_kafka_jars
@@ -85,14 +84,15 @@ def _sink_writer(spark: SparkSession, settings: dict[str, Any], reading: dict[st
 def _staged_writer(
     spark: SparkSession, settings: dict[str, Any], reading: dict[str, Any]
 ) -> Writer:
-    load, control = STAGED[settings["load"]], Path(settings["control"])
+    load, control = EVERY_LOAD[settings["load"]], Path(settings["control"])
     stop_at_places(control)
     sink = ExactlyOnceSink(
         **arguments(**load.options, **settings["sink"], on_batch=_Reports(settings["reports"]))
     )
     read = sink.read(spark, **reading)
     frame = disturbed(read if load.dead_letters else read.drop("source"), control)
-    writer = sink.write(load.transform(frame, settings["targets"])).outputMode(load.mode)
+    rows = load.transform(frame, settings["targets"], **settings["schemas"])
+    writer = sink.write(rows).outputMode(load.mode)
     of_batch = load.of_batch
     if of_batch is None:
         return writer

@@ -131,8 +131,8 @@ REGISTRY_ONLY = frozenset({Kind.REGISTRY_KILL, Kind.REGISTRY_PAUSE})
 FRONTS = ("sink", "connect", "staged", "mirrored")
 _IN_ONE_PROCESS = ("sink", "staged", "mirrored")
 # Names of the loads that must be staged; all other loads are for all other fronts.
-STAGED_LOADS = ("shuffled", "spoiled", "windows", "totals")
-LOADS_WITH_REGISTRY = ("schemas",)
+STAGED_LOADS = ("shuffled", "spoiled", "windows", "totals", "prices")
+LOADS_WITH_REGISTRY = ("schemas", "encoded", "prices")
 # The proxy inflicts one of the first set at a time, and the broker one of the second.
 NETWORK = frozenset(
     {

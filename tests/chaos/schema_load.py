@@ -1,13 +1,16 @@
 """A load of Avro records whose schema changes while the query runs, and its checks.
 
-The version changes after a number of records; some later records still have older versions. One
-record in a hundred is broken and must become a dead letter.
+The version changes after a number of records; some later records still have older versions. If
+the load has dead letters, one record in a hundred is broken and must become one. Without dead
+letters, the sink's own tasks encode.
 """
 
+import functools
 import io
 import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -15,7 +18,7 @@ import fastavro
 import tenacity
 from confluent_kafka import Message
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from chaos.invariants import Rule, Violation
@@ -34,7 +37,7 @@ _SHIPPING = {
         {"name": "zip", "type": "string", "default": "none"},
     ],
 }
-_OUTPUT = {
+OUTPUT: dict[str, Any] = {
     "type": "record",
     "name": "chaos.Price",
     "fields": [
@@ -123,10 +126,11 @@ def _broken(number: int, whole: bytes) -> bytes:
 class SchemaRecords:
     """Makes the n-th record; registers each version with its first record."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, broken: bool = True) -> None:
         self._url = url
+        self._with_broken = broken
         self._schemas: list[tuple[bytes, Any]] = []
-        registered(url, OUTPUT_SUBJECT, _OUTPUT)
+        registered(url, OUTPUT_SUBJECT, OUTPUT)
         self._prefix_and_schema(0)
 
     def __call__(self, chosen: random.Random, number: int, partitions: int) -> Record:
@@ -134,7 +138,7 @@ class SchemaRecords:
         file = io.BytesIO()
         fastavro.schemaless_writer(file, schema, _order(number))
         whole = prefix + file.getvalue()
-        value = _broken(number, whole) if _is_broken(number) else whole
+        value = _broken(number, whole) if self._with_broken and _is_broken(number) else whole
         return Record(0, chosen.randrange(partitions), b"%d" % number, value, 1)
 
     def _prefix_and_schema(self, version: int) -> tuple[bytes, Any]:
@@ -156,15 +160,17 @@ def registered(url: str, subject: str, schema: dict[str, Any]) -> int:
         return int(client.register_schema(subject, Schema(json.dumps(schema), "AVRO")))
 
 
-def _no_record(_chosen: random.Random, _number: int, _partitions: int) -> Record:
+def no_record(_chosen: random.Random, _number: int, _partitions: int) -> Record:
     raise NotImplementedError("the registry decides on the records: see `Load.of_registry`")
 
 
-def _prices(frame: DataFrame, targets: list[str], *, registry: str, pinned: str) -> DataFrame:
+def registry_of(url: str) -> SchemaRegistry:
     # If the registry is away for longer, the query ends.
-    schemas = SchemaRegistry({"url": registry, "timeout": 2}, max_wait=4)
-    orders = schemas.decode(frame, "value", subject=SUBJECT, pinned=pinned)
-    price = F.struct(
+    return SchemaRegistry({"url": url, "timeout": 2}, max_wait=4)
+
+
+def price() -> Column:
+    return F.struct(
         "value.number",
         F.upper("value.name").alias("title"),
         "value.amount",
@@ -172,32 +178,42 @@ def _prices(frame: DataFrame, targets: list[str], *, registry: str, pinned: str)
         "value.shipping.city",
         "value.items",
     )
-    rows = orders.select("source", "key", price.alias("value"), F.lit(targets[0]).alias("topic"))
-    return schemas.encode(rows, "value", subject=OUTPUT_SUBJECT)
 
 
+def _prices(frame: DataFrame, targets: list[str], *, registry: str, pinned: str) -> DataFrame:
+    orders = registry_of(registry).decode(frame, "value", subject=SUBJECT, pinned=pinned)
+    return orders.select("source", "key", price().alias("value"), F.lit(targets[0]).alias("topic"))
+
+
+def _encoded(rows: DataFrame, *, registry: str, pinned: str) -> DataFrame:
+    del pinned
+    return registry_of(registry).encode(rows, "value", subject=OUTPUT_SUBJECT)
+
+
+_GOOD = Load(
+    1,
+    1,
+    4,
+    30_000,
+    5_000,
+    120_000,
+    {"max_transaction_records": 5_000},
+    no_record,
+    _prices,
+    encode=_encoded,
+    of_registry=functools.partial(SchemaRecords, broken=False),
+)
 WITH_SCHEMAS = {
-    "schemas": Load(
-        1,
-        1,
-        4,
-        30_000,
-        5_000,
-        120_000,
-        {"max_transaction_records": 5_000},
-        _no_record,
-        _prices,
-        dead_letters=True,
-        of_registry=SchemaRecords,
-    )
-}  # fmt: skip
+    "schemas": replace(_GOOD, dead_letters=True, of_registry=SchemaRecords),
+    "encoded": _GOOD,
+}
 
 
 def wrong_values(
-    outputs: Iterable[Message], dead_letters: Iterable[Message], schema: int
+    outputs: Iterable[Message], dead_letters: Iterable[Message], schema: int, *, broken: bool
 ) -> list[Violation]:
     """Outputs and dead letters that differ from those expected for their input records."""
-    parsed = fastavro.parse_schema(_OUTPUT)
+    parsed = fastavro.parse_schema(OUTPUT)
     prefix = b"\0" + schema.to_bytes(4, "big")
     wrong = []
     for message in outputs:
@@ -206,12 +222,12 @@ def wrong_values(
         if value[:5] == prefix:
             file = io.BytesIO(value[5:])
             found = fastavro.schemaless_reader(file, parsed, None)
-        if _is_broken(number) or found != _price(number):
+        if (broken and _is_broken(number)) or found != _price(number):
             wrong.append(f"record {number} gave {found!r}")
     wrong += [
         f"record {number} became a dead letter"
         for number in (int(message.key() or b"") for message in dead_letters)
-        if not _is_broken(number)
+        if not (broken and _is_broken(number))
     ]
     if not wrong:
         return []

@@ -228,9 +228,6 @@ class Stage:
             sink["progress_topic"] = self.progress_topic
         if self.mirrored:
             sink["source_kafka"] = {"bootstrap.servers": self.source_proxy.bootstrap_servers}
-        schemas = {}
-        if self.registry is not None:
-            schemas = {"registry": self.registry.url, "pinned": checkpoint.as_uri()}
         return {
             "load": self.plan.load,
             "front": self.plan.front,
@@ -242,10 +239,16 @@ class Stage:
             # Many batches must end before Spark logs one.
             "max_offsets": self.load.max_offsets // (20 if asynchronous and not drain else 1),
             "drain": drain,
-            "schemas": schemas,
+            "schemas": self.schemas(checkpoint),
             "reports": str(log.with_suffix(".reports")),
             "sink": sink,
         }
+
+    def schemas(self, checkpoint: Path) -> dict[str, str]:
+        """Further arguments of a load's functions: the registry, and a directory for pins."""
+        if self.registry is None:
+            return {}
+        return {"registry": self.registry.url, "pinned": checkpoint.as_uri()}
 
     @property
     def _master(self) -> str:

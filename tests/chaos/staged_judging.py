@@ -10,6 +10,7 @@ from confluent_kafka import Message
 
 from chaos.expected import write_expected
 from chaos.invariants import Rule, Violation
+from chaos.loads import Load
 from chaos.processes import reports_of
 from chaos.stage import Stage
 from chaos.staged_files import StagedFiles
@@ -40,7 +41,7 @@ def judge(stage: Stage, *, drained: bool) -> tuple[list[Violation], dict[str, in
     rows = {topic: consume(stage.servers, topic) for topic in stage.targets}
     counts["records_out"] = sum(map(len, rows.values()))
     counts["batches"] = stage.staged.last_batch() + 1
-    found = [*not_of_one_copy(rows), *out_of_order(rows, by_key=load.by_key)]
+    found = [*not_of_one_copy(rows), *out_of_order(rows, load)]
     found += _state_not_found(stage.directory)
     if drained or not load.by_key:
         # With by_key, values before the end may still be replaced.
@@ -66,6 +67,7 @@ def _compared(stage: Stage) -> Comparison:
         stage.sources[0],
         stage.targets,
         stage.dead_letter_topics,
+        stage.schemas(stage.checkpoint),
         stage.directory,
     )
     return compare(
@@ -102,17 +104,17 @@ def not_of_one_copy(rows: Mapping[str, Iterable[Message]]) -> list[Violation]:
     ]
 
 
-def out_of_order(rows: Mapping[str, Iterable[Message]], *, by_key: bool) -> list[Violation]:
+def out_of_order(rows: Mapping[str, Iterable[Message]], load: Load) -> list[Violation]:
     """Keys whose rows are not in the order of their values."""
     last: dict[tuple[str, int | None, bytes], int] = {}
     for topic, messages in rows.items():
         for message in messages:
             value, key = message.value() or b"", message.key() or b""
-            if not by_key and value[:1] == b"{":
+            if not load.by_key and value[:1] == b"{":
                 # Windows of a key are closed together, in any order.
                 continue
             place = (topic, message.partition(), bytes(key))
-            number = json.loads(value)["count"] if by_key else int(value[:12])
+            number = json.loads(value)["count"] if load.by_key else load.number(value)
             if number <= last.get(place, -1):
                 where = f"{topic}:{message.partition()}:{message.offset()}"
                 return [Violation(Rule.IN_ORDER, f"{where}: {number} after {last[place]}")]

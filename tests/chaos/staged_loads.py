@@ -59,7 +59,7 @@ def expected_rows(
     return frame.select("key", enlarged().cast("binary").alias("value"), topic.alias("topic"))
 
 
-def _in_another_order(frame: DataFrame, batch_id: int) -> DataFrame:
+def in_another_order(frame: DataFrame, batch_id: int) -> DataFrame:
     """Each attempt has other partitions and another order of keys, but each key's order stays."""
     attempt = uuid.uuid4().hex[:8]
     moved = frame.repartition(2 + zlib.crc32(attempt.encode()) % 3, "key")
@@ -134,7 +134,7 @@ STAGED = {
         {"max_transaction_records": 400, "progress_partitions": 6},
         _shuffled_record,
         _shuffled,
-        of_batch=_in_another_order,
+        of_batch=in_another_order,
     ),
     "spoiled": Load(
         1,
@@ -146,7 +146,7 @@ STAGED = {
         {"max_transaction_records": 400, "progress_partitions": 6, "max_block_ms": 3_000},
         _spoiled_record,
         _spoiled,
-        of_batch=_in_another_order,
+        of_batch=in_another_order,
         dead_letters=True,
         small=True,
     ),

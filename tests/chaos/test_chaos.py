@@ -11,7 +11,7 @@ import pytest
 
 import spark_eos
 from chaos.breakages import FOUND_BY_TESTS, MUTATIONS, mutated
-from chaos.every_load import EVERY_LOAD
+from chaos.every_load import EVERY_LOAD, EVERY_STAGED_LOAD
 from chaos.faults import are_restored
 from chaos.schedule import (
     ALONE,
@@ -33,7 +33,6 @@ from chaos.schedule import (
     moments_of,
     schedule,
 )
-from chaos.staged_loads import STAGED
 from spark_eos import ExactlyOnceSink
 from spark_eos._kafka.offset_metadata import CommittedOffset
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -45,7 +44,7 @@ _TESTS = ROOT / "tests"
 
 @pytest.mark.parametrize("load", EVERY_LOAD)
 def test_a_load_sets_options_that_the_sink_has(load: str) -> None:
-    assert (load in STAGED_LOADS) == (load in STAGED)
+    assert (load in STAGED_LOADS) == (load in EVERY_STAGED_LOAD)
     assert (load in LOADS_WITH_REGISTRY) == (EVERY_LOAD[load].of_registry is not None)
     given = arguments(**EVERY_LOAD[load].options)
     assert given.keys() <= inspect.signature(ExactlyOnceSink).parameters.keys()

@@ -7,11 +7,11 @@ from typing import Any
 import fastavro
 
 from chaos.invariants import Rule
-from chaos.schema_load import _OUTPUT, _is_broken, _price, wrong_values
+from chaos.schema_load import OUTPUT, _is_broken, _price, wrong_values
 
 _ID = 7
 _BROKEN, _GOOD = 107, 108
-_PARSED = fastavro.parse_schema(_OUTPUT)
+_PARSED = fastavro.parse_schema(OUTPUT)
 
 
 @dataclass
@@ -32,8 +32,8 @@ def _output(number: int, /, **changed: Any) -> _Message:
     return _Message(number, b"\0" + _ID.to_bytes(4, "big") + file.getvalue())
 
 
-def _wrong(outputs: list[Any], dead_letters: list[Any]) -> list[str]:
-    found = wrong_values(outputs, dead_letters, _ID)
+def _wrong(outputs: list[Any], dead_letters: list[Any], *, broken: bool = True) -> list[str]:
+    found = wrong_values(outputs, dead_letters, _ID, broken=broken)
     assert all(one.rule is Rule.VALUES_KEPT for one in found)
     return [one.detail for one in found]
 
@@ -52,4 +52,6 @@ def test_outputs_are_what_their_records_lead_to() -> None:
     ):
         (detail,) = _wrong([output], [])
         assert detail.startswith(f"1 times, first: record {output.number} gave ")
+    # Without dead letters, no record is broken.
+    assert _wrong([_output(_BROKEN)], [], broken=False) == []
     assert _wrong([], [_Message(_GOOD)]) == [f"1 times, first: record {_GOOD} became a dead letter"]

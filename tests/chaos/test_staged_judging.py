@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from chaos.every_load import EVERY_STAGED_LOAD
 from chaos.invariants import Category, Rule, Violation
 from chaos.staged_files import StagedFiles
 from chaos.staged_judging import differences, not_ended, not_of_one_copy, not_swept, out_of_order
@@ -66,13 +67,21 @@ def _counted(key: bytes, count: int) -> tuple[bytes, bytes]:
     return key, json.dumps({"count": count}).encode()
 
 
-@pytest.mark.parametrize(("row", "by_key"), [(_numbered, False), (_counted, True)])
-def test_rows_of_a_key_that_are_not_in_order(row: Any, *, by_key: bool) -> None:
+def _encoded(key: bytes, number: int) -> tuple[bytes, bytes]:
+    return key, b"\0\0\0\0\7%012dxx" % number
+
+
+@pytest.mark.parametrize(
+    ("row", "load"), [(_numbered, "shuffled"), (_encoded, "prices"), (_counted, "totals")]
+)
+def test_rows_of_a_key_that_are_not_in_order(row: Any, load: str) -> None:
+    of_load = EVERY_STAGED_LOAD[load]
     good = [row(b"a", 2), row(b"b", 1), row(b"a", 3)]
-    assert out_of_order(_messages(*good), by_key=by_key) == []
-    assert _rules(out_of_order(_messages(*good, row(b"b", 0)), by_key=by_key)) == [Rule.IN_ORDER]
+    assert out_of_order(_messages(*good), of_load) == []
+    assert _rules(out_of_order(_messages(*good, row(b"b", 0)), of_load)) == [Rule.IN_ORDER]
     # Windows of one key are independent.
-    assert out_of_order(_messages(_counted(b"a", 2), _counted(b"a", 1)), by_key=False) == []
+    windows = _messages(_counted(b"a", 2), _counted(b"a", 1))
+    assert out_of_order(windows, EVERY_STAGED_LOAD["windows"]) == []
 
 
 @pytest.mark.parametrize("kind", Difference)

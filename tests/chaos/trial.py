@@ -249,8 +249,9 @@ def _wrong_values(stage: Stage) -> list[Violation]:
     assert schema is not None
     return wrong_values(
         consume(stage.servers, stage.targets[0]),
-        consume(stage.servers, stage.dead_letter_topics[0]),
+        [m for topic in stage.dead_letter_topics for m in consume(stage.servers, topic)],
         schema,
+        broken=stage.load.dead_letters,
     )
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,17 +13,22 @@ from confluent_kafka import Message
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import DeadLetters, ExactlyOnceSink
+from spark_eos._exactly_once.task import write_task
+from spark_eos._spark import batch_job
+from spark_eos.errors import UnsupportedPipelineError
 from spark_eos.schemas import SchemaRegistry
 from spark_eos.testing import EmbeddedSchemaRegistry
 from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
 from support.guid_stub import GuidStub, guid_stub
 from support.mirroring import MirroredFlow
+from support.queries import relay
 from support.sinks import arguments
 
 KEY = json.dumps({"type": "record", "name": "Key", "fields": [{"name": "of", "type": "string"}]})
@@ -85,7 +92,7 @@ def _run(
 def _written(flow: Flow, client: SchemaRegistryClient) -> list[tuple[str, int]]:
     read = AvroDeserializer(client)
 
-    def decoded(message: Message, part: bytes | None, field: str) -> Any:
+    def decoded(message: Message, part: bytes | None, field: MessageField) -> Any:
         return read(part, SerializationContext(flow.target, field, message.headers()))
 
     return sorted(
@@ -111,9 +118,8 @@ def test_the_sinks_tasks_encode(
     assert _run(spark_eos_session, flow, encoded) == 0
     assert _written(flow, registry_client) == _expected(*range(10))
     # The name of each schema is in the headers or in front of the record.
-    assert all(
-        [name for name, _ in m.headers() or ()] == ["__key_schema_id"] for m in flow.written()
-    )
+    headers: list[Any] = [m.headers() for m in flow.written()]
+    assert [[name for name, _ in each] for each in headers] == [["__key_schema_id"]] * 10
     # A row that can't be encoded is named, and the query continues from there.
     flow.produce(["no number"], partition=1)
     words = rf"SchemaError: {flow.source}-1, offset 5: .*id"
@@ -121,6 +127,48 @@ def test_the_sinks_tasks_encode(
         _run(spark_eos_session, flow, encoded)
     assert flow.committed() == {0: 5, 1: 5}
     assert len(flow.written()) == 10
+
+
+def test_a_second_write_does_not_change_the_steps_of_an_active_query(
+    flow: Flow,
+    spark_eos_session: SparkSession,
+    registry_client: SchemaRegistryClient,
+    encoded: Callable[[DataFrame], DataFrame],
+) -> None:
+    """The query has had no batch yet."""
+    with contextlib.closing(ExactlyOnceSink(**flow.options())) as sink:
+        rows = encoded(sink.read(spark_eos_session, subscribe=flow.source))
+        query = sink.write(rows).start()
+        again = sink.write(rows)
+        with pytest.raises(UnsupportedPipelineError, match="is active"):
+            again.start()
+        flow.produce(range(4))
+        query.processAllAvailable()
+        query.stop()
+    assert _written(flow, registry_client) == _expected(*range(4))
+
+
+def test_tasks_import_nothing_of_the_drivers_side(
+    flow: Flow, spark_eos_session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[bytes] = []
+
+    def noting(*arguments: Any, **named: Any) -> Any:
+        made = write_task(*arguments, **named)
+        tasks.append(cloudpickle.dumps(made))  # type: ignore[no-untyped-call]
+        return made
+
+    monkeypatch.setattr(batch_job, "write_task", noting)
+    flow.produce(range(2))
+    _run(spark_eos_session, flow, relay)
+    script = "import pickle, sys; pickle.load(sys.stdin.buffer); print(*sys.modules)"
+    command = [sys.executable, "-c", script]
+    loaded = subprocess.run(command, input=tasks[0], capture_output=True, check=True)
+    modules = loaded.stdout.decode().split()
+    assert "spark_eos._exactly_once.task" in modules
+    assert {"spark_eos._exactly_once.batch", "spark_eos._spark.batch_job", "rich"} & {
+        *modules
+    } == set()
 
 
 @pytest.mark.slow
@@ -145,8 +193,7 @@ def test_spark_encodes_what_the_sink_does_not_receive(
     """Dead letters hold the records, a user's function sees the columns, and staged files too."""
     flow.produce([*range(10), "no number"])
     dlq = create_dead_letter_topic(flow)
-    letters = {"dead_letters": DeadLetters(dlq)}
-    assert _run(spark_eos_session, flow, encoded, **letters) == 2
+    assert _run(spark_eos_session, flow, encoded, dead_letters=DeadLetters(dlq)) == 2
     assert [m.value() for m in flow.written(dlq)] == [b"no number"]
     seen: list[str] = []
 

@@ -123,3 +123,9 @@ def test_errors_of_either_place_are_bad_rows() -> None:
     own = pa.RecordBatch.from_arrays([pa.array(["E42"])], ["error"])
     assert row_errors.bad_rows(own).to_pylist() == [False]
     assert row_errors.bad_rows(_batch(_at(0), kind=ARROW_SOURCE)).to_pylist() == [False]
+
+
+@pytest.mark.parametrize("source", [None, {"topic": "t"}, {"topic": "t", "offset": 5}])
+def test_a_row_without_a_whole_position_is_named_by_no_part_of_it(source: Any) -> None:
+    batch = pa.RecordBatch.from_pydict({"source": pa.array([source], ARROW_SOURCE)})
+    assert row_errors.position_of(batch, 0) == ""
