@@ -193,7 +193,8 @@ def throughputs(scale: float) -> list[Throughput]:
             for name in VARIANTS
         ),
         *(
-            Throughput(records, rows(records, 50), variant=schema.title)
+            # Larger batches of larger records, so that batches take about as long.
+            Throughput(records, rows(records, max(50, schema.size // 5)), variant=schema.title)
             for schema in KINDS
             for records in (Records(schema.size, 4, schema=schema),)
         ),

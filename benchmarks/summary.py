@@ -194,7 +194,8 @@ def _conditions(about: Mapping[str, Any], scenarios: Scenarios) -> list[str]:
     return [
         f"Medians of {about['rounds']} rounds (lowest to highest) after a warm-up, with four",
         f"partitions unless stated. Large batches have {100 * about['scale']:g} MB; those without",
-        f"a goal, {50 * about['scale']:g} MB. Empty cells: no goal, or not measured.",
+        f"a goal, or with schemas, {50 * about['scale']:g} MB, and {200 * about['scale']:g} MB",
+        "with schemas and 1 KiB. Empty cells: no goal, or not measured.",
         f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}:",
         f"Spark {about['spark']}, Kafka {about['kafka']},",
         f"{about['machine']}, shared by broker, Spark and workers.",
