@@ -42,8 +42,8 @@ def set_progress(
         raise ConfigurationError(
             f"the progress of group {group_id!r} is in topic {topic!r}, not in {progress_topic!r}"
         )
-    held = {source: pairs[source].progress for source in wanted if source in pairs}
-    if missing := sorted(wanted.keys() - held.keys()):
+    assigned = {source: pairs[source].progress for source in wanted if source in pairs}
+    if missing := sorted(wanted.keys() - assigned.keys()):
         if source_connections is None:
             raise ConfigurationError(
                 f"{missing[0]} has no progress in group {group_id!r}: give "
@@ -51,26 +51,26 @@ def set_progress(
             )
         sources = _sources(source_connections, missing, deadline, all_of_a_topic=not before)
         free = free_partitions(topic, (*known.partitions, *progress.committed), len(missing))
-        held |= {
+        assigned |= {
             source: TopicPartition(topic, index)
             for source, index in zip(missing, free, strict=True)
         }
-        more = {held[source]: sources[source] for source in missing}
+        more = {assigned[source]: sources[source] for source in missing}
         known = replace(known, sources={**known.sources, **more})
     if not dry_run:
-        needed = 1 + max(index for _, index in held.values())
+        needed = 1 + max(index for _, index in assigned.values())
         info = ensure_progress_topic(connections, ProgressTopic(topic), deadline, partitions=needed)
         ids = {topic: info.topic_id}
         # Raise if a transaction is about to change the offsets.
-        group_offsets(connections, group_id, held.values(), ids, deadline, wait=False)
-        known = known.including(held.values(), ids)
+        group_offsets(connections, group_id, assigned.values(), ids, deadline, wait=False)
+        known = known.including(assigned.values(), ids)
         kept = {
             partition: suspect
             for partition, suspect in known.suspects.items()
-            if partition not in held.values()
+            if partition not in assigned.values()
         }
-        texts = replace(known, suspects=kept).texts(held.values())
-        offsets = {held[source]: offset for source, offset in wanted.items()}
+        texts = replace(known, suspects=kept).texts(assigned.values())
+        offsets = {assigned[source]: offset for source, offset in wanted.items()}
         set_offsets(connections, group_id, offsets, ids, deadline, texts)
     return {source: pairs[source].offset if source in pairs else None for source in wanted}
 

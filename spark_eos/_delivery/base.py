@@ -249,10 +249,10 @@ class Delivery(ABC):
     def _check_nothing_staged(self) -> None:
         """Check that a staged query has written nothing, so that it may become direct."""
         deadline, topic = self._settings.group_deadline(), self._topic.name
-        offsets = self._offsets.requests.all(deadline)
+        committed = self._offsets.requests.all(deadline)
         commit_partition = TopicPartition(topic, COMMIT_PARTITION)
-        offsets |= self._offsets.requests.fetch({commit_partition}, deadline, wait=True)
-        if not nothing_staged(offsets, topic):
+        committed |= self._offsets.requests.fetch({commit_partition}, deadline, wait=True)
+        if not nothing_staged(committed, topic):
             raise changed_delivery(STAGED, self.name)
         logger.info(
             "group %s: delivery=%s from now on; it was %s, and no batch has been staged yet",

@@ -153,7 +153,7 @@ class StagedDelivery(Delivery):
     def partitions_to_fence(self, batch: Batch) -> Partitions:
         connections, deadline = self._start.target, self._settings.group_deadline()
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
-        return self._held(batch).ends.keys()
+        return self._progress_range(batch).ends.keys()
 
     def _check_offsets(self) -> None:
         super()._check_offsets()
@@ -169,9 +169,10 @@ class StagedDelivery(Delivery):
         """If an operator has set all offsets to 0, accept this: write the batch as it is now."""
         self._offsets.expect_staged_commit(self._commit_partition)
         # In a topic without records, kafka-consumer-groups.sh can set only offset 0.
-        held, offsets = self._held(batch).ends.keys(), self._offsets
-        if offsets.set_by_operator >= held and not any(offsets.committed[p] for p in held):
-            self._offsets.accept(dict.fromkeys(held, first_position(batch.id)))
+        partitions, offsets = self._progress_range(batch).ends.keys(), self._offsets
+        are_set = offsets.set_by_operator >= partitions
+        if are_set and not any(offsets.committed[p] for p in partitions):
+            self._offsets.accept(dict.fromkeys(partitions, first_position(batch.id)))
             warn(
                 logger,
                 "EOS63",
@@ -184,13 +185,13 @@ class StagedDelivery(Delivery):
     # One batch --------------------------------------------------------------------------------
 
     def plan(self, batch: Batch) -> PlannedBatch:
-        held, settings = self._held(batch), self._settings
+        settings = self._settings
         if (letters := settings.dead_letters) is not None:
             # A staged row has no position in a source.
             settings = replace(settings, dead_letters=replace(letters, positions=False))
-        return PlannedBatch(batch, held, settings)
+        return PlannedBatch(batch, self._progress_range(batch), settings)
 
-    def _held(self, batch: Batch) -> BatchRange:
+    def _progress_range(self, batch: Batch) -> BatchRange:
         # The range spans all progress partitions, from this batch to the next.
         start, end = first_position(batch.id), first_position(batch.id + 1)
         known = min(self._used_before(batch), self._partitions)
@@ -233,16 +234,16 @@ class StagedDelivery(Delivery):
         marker = super()._new_marker(planned)
         return replace(marker, progress_partitions=used)
 
-    def _find(self, held: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
+    def _find(self, batch: BatchRange, checkpoint: OffsetLog) -> StagedBatch | None:
         """Return the batch's staged commit, if an earlier run has made one."""
         offsets, checks = self._offsets, self._checks
         if self._commit_partition in offsets.set_by_others:
-            raise checks.foreign(held.batch_id)
+            raise checks.foreign(batch.batch_id)
         last = offsets.known.staged.get(self._commit_partition)
         if last is not None:
-            self._check_belongs(last, held.batch_id, checkpoint)
-        checks.check_positions(last, held, offsets.committed)
-        return last if last is not None and last.batch == held.batch_id else None
+            self._check_belongs(last, batch.batch_id, checkpoint)
+        checks.check_positions(last, batch, offsets.committed)
+        return last if last is not None and last.batch == batch.batch_id else None
 
     def _check_belongs(self, last: StagedBatch, batch_id: int, checkpoint: OffsetLog) -> None:
         owners = self._offsets.known.owners.get(self._topic.name, ())
