@@ -1,16 +1,21 @@
 """A query that uses only the public API, so that earlier versions can run it as well.
 
 Its settings are JSON in the first argument: those of ExactlyOnceSink, ``source``, ``unlucky`` (each
-record whose number is a multiple of it is a dead letter) and ``drain`` (end when all is written).
+record whose number is a multiple of it is a dead letter), ``drain`` (end when all is written) and
+``dies`` (end as if killed before the first job that writes rows, when a staged batch is committed).
 """
 
 import json
+import os
 import sys
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import functions as F
+from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from spark_eos import BatchReport, DeadLetters, ExactlyOnceSink, Limits, run, session_builder
+
+DIED: Final = 9
 
 
 def report_batch(report: BatchReport) -> None:
@@ -21,6 +26,9 @@ def main() -> None:
     settings: dict[str, Any] = json.loads(sys.argv[1])
     source, unlucky = settings.pop("source"), settings.pop("unlucky")
     drain = settings.pop("drain")
+    if settings.pop("dies"):
+        # Both versions write rows with this method; the query itself doesn't call it.
+        ClassicDataFrame.mapInArrow = lambda *_, **__: os._exit(DIED)  # type: ignore[method-assign]
     spark = session_builder().master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     spark.conf.set("spark.sql.shuffle.partitions", "2")
     dead_letters = DeadLetters(settings.pop("dead_letter_topic"))

@@ -19,6 +19,7 @@ from typing import Any, Final
 import pytest
 
 from spark_eos.verify import Verdict
+from support.earlier_main import DIED
 from support.flow import Flow
 from support.jobs import ROOT
 from support.killable_process import KillableProcess
@@ -94,14 +95,10 @@ class _Driver(KillableProcess):
         return self.exit_status() is not None
 
 
-@pytest.mark.parametrize("delivery", ["direct", "mirrored", "staged"])
-def test_drivers_of_two_versions_take_over_from_each_other(
-    delivery: str, earlier: Path, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
+def _settings(flow: Flow, delivery: str) -> dict[str, Any]:
     dlq = f"dlq-{flow.name}"
     flow.broker.create_topic(dlq, 2)
-    settings = {
+    return {
         "kafka": flow.kafka,
         "source_kafka": flow.source_kafka,
         "group_id": flow.group_id,
@@ -114,7 +111,39 @@ def test_drivers_of_two_versions_take_over_from_each_other(
         "source": flow.source,
         "unlucky": _UNLUCKY,
         "drain": False,
+        "dies": False,
     }
+
+
+def _check_written(flow: Flow, dlq: str, count: int) -> None:
+    written = sorted(int(message.key() or b"") for message in flow.written())
+    rejected = sorted(int(message.key() or b"") for message in flow.written(dlq))
+    assert rejected == list(range(0, count, _UNLUCKY))
+    assert sorted(written + rejected) == list(range(count))
+
+
+@pytest.mark.parametrize("staged_by", ["earlier", "today"])
+def test_a_copy_that_the_other_version_has_staged_is_written(
+    staged_by: str, earlier: Path, tmp_path: Path, flow: Flow
+) -> None:
+    settings = {**_settings(flow, "staged"), "drain": True}
+    flow.produce(range(200), key=lambda number: b"%d" % number)
+    trees = (earlier, ROOT) if staged_by == "earlier" else (ROOT, earlier)
+    for tree, dies in zip(trees, (True, False), strict=True):
+        with _Driver(tree, tmp_path, f"dies-{dies}", {**settings, "dies": dies}) as driver:
+            until(driver.ended, driver.output)
+            assert driver.exit_status() == (DIED if dies else 0), driver.output()[-6000:]
+        assert len(flow.written()) == (0 if dies else 196)
+    _check_written(flow, settings["dead_letter_topic"], 200)
+
+
+@pytest.mark.parametrize("delivery", ["direct", "mirrored", "staged"])
+def test_drivers_of_two_versions_take_over_from_each_other(
+    delivery: str, earlier: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    flow: Flow = request.getfixturevalue("mirrored_flow" if delivery == "mirrored" else "flow")
+    settings = _settings(flow, delivery)
+    dlq = settings["dead_letter_topic"]
     drivers: list[_Driver] = []
     with contextlib.ExitStack() as stack, loaded(flow) as produced:
         for turn in range(_TURNS):
@@ -155,10 +184,7 @@ def test_drivers_of_two_versions_take_over_from_each_other(
         timeout=30,
     )
     assert found.verdict is Verdict.SOUND, found.anomalies
-    written = sorted(int(message.key() or b"") for message in flow.written())
-    rejected = sorted(int(message.key() or b"") for message in flow.written(dlq))
-    assert rejected == list(range(0, produced[0], _UNLUCKY))
-    assert sorted(written + rejected) == list(range(produced[0]))
+    _check_written(flow, dlq, produced[0])
     # It is one query, whose batches count on.
     batches = [driver.batches() for driver in (*drivers, last)]
     assert len({query for reported in batches for query, _, _ in reported}) == 1
