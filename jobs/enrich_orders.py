@@ -67,10 +67,10 @@ def enrich(records: DataFrame, *, dead_letters: bool = False) -> DataFrame:
     orders = (
         records.withColumn("order", F.from_json(F.col("value").cast("string"), ORDER))
         .withColumn("rate", _look_up(EUR_PER_UNIT, "order.currency").cast("decimal(10,4)"))
+        .withColumn("amount", _amount())
+        .withColumn("amount_eur", (F.col("amount") * F.col("rate")).try_cast(MONEY))
         .withColumn("problem", _problem())
         .where("problem is not null or order.status <> 'cancelled'")
-        .withColumn("amount", _amount())
-        .withColumn("amount_eur", (F.col("amount") * F.col("rate")).cast(MONEY))
     )
     value = _enriched().cast("binary")
     error = F.col("problem")
@@ -101,6 +101,7 @@ def _problem() -> Column:
         F.when(
             F.col("rate").isNull(), F.concat_ws(" ", F.lit("unknown currency"), "order.currency")
         ),
+        F.when(F.col("amount_eur").isNull(), F.lit("an amount that is too large")),
     )
 
 
@@ -113,7 +114,7 @@ def _amount() -> Column:
     return F.aggregate(
         "order.items",
         F.lit(0).cast(MONEY),
-        lambda total, item: (total + item.quantity * item.unit_price).cast(MONEY),
+        lambda total, item: (total + item.quantity * item.unit_price).try_cast(MONEY),
     )
 
 

@@ -58,7 +58,7 @@ def replay(
             chosen = chosen.where(where)
             chosen.schema  # noqa: B018 - Spark Connect checks the condition only now
         except PySparkException as cause:
-            raise ConfigurationError(f"--where: {str(cause).splitlines()[0]}") from cause
+            raise ConfigurationError(f"--where: {str(cause).strip().splitlines()[0]}") from cause
     error = F.when(dead_letter.incomplete.isNotNull(), _incomplete())
     value = F.col("value")
     if not dead_letters:

@@ -103,7 +103,8 @@ class Principal:
     Attributes:
         principal: The principal, such as ``User:alice``; None if only the brokers know it.
         bootstrap_servers: The ``bootstrap.servers`` of the cluster.
-        command_config: The administrator's properties file for ``kafka-acls.sh``, if any.
+        command_config: The administrator's properties file for Kafka's tools, if the cluster needs
+            one; ``FILE`` stands for a file that only the administrator knows.
 
     Example:
         >>> Principal("User:alice", "localhost:9092").command(read_topic("orders"))
@@ -134,7 +135,9 @@ class Principal:
     def own_tool(self, command: str, *options: str) -> str:
         """Return a ``spark-eos`` command for the cluster, quoted for a shell."""
         servers = ["--bootstrap-servers", self.bootstrap_servers]
-        return shlex.join(["spark-eos", command, *servers, *options])
+        # Its files have options of another kind, so the administrator's file can't be named.
+        config = [] if self.command_config is None else ["--kafka-config", "FILE"]
+        return shlex.join(["spark-eos", command, *servers, *config, *options])
 
     def lacks(self, missing: Iterable[Acl]) -> str:
         """Return text that names the missing ACLs and the commands that grant them."""

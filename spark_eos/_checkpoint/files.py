@@ -8,12 +8,11 @@ from typing import Final
 
 from pyarrow import fs
 
+from spark_eos._client.locations import for_arrow, without_credentials
 from spark_eos.errors import CheckpointError
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _LOCAL: Final = re.compile(r"file:(?://[^/]*)?(?=/)")
-# pyarrow has one scheme for what Hadoop calls s3, s3n and s3a.
-_HADOOP_S3: Final = re.compile(r"^s3[an]:")
 
 
 def local_directory(location: str) -> Path | None:
@@ -35,18 +34,18 @@ class ArrowFiles:
                 self._fs: fs.FileSystem = fs.LocalFileSystem()
                 self._base = str(directory.absolute())
             else:
-                self._fs, self._base = fs.FileSystem.from_uri(_HADOOP_S3.sub("s3:", location))
+                self._fs, self._base = fs.FileSystem.from_uri(for_arrow(location))
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
         try:
             yield
         except (OSError, ValueError) as error:
+            what = f"checkpoint_location {self.location!r} can't be used here: {error}"
             raise CheckpointError(
-                f"checkpoint_location {self.location!r} can't be used here: {error}. It must be a "
-                "path on this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
-                "abfs or hdfs"
-            ) from error
+                f"{without_credentials(what)}. It must be a path on this machine, or a URI that "
+                "pyarrow.fs.FileSystem.from_uri reads: s3, gs, abfs or hdfs"
+            ) from None
 
     def read(self, path: str) -> str | None:
         with (

@@ -67,6 +67,11 @@ def _principal(
     metavar="FILE",
     help="Properties file with which the administrator's kafka-acls.sh connects.",
 )
+@click.option(
+    "--source-command-config",
+    metavar="FILE",
+    help="The same for the cluster of --source-bootstrap-servers.",
+)
 @json_option
 def acls(
     *,
@@ -82,6 +87,7 @@ def acls(
     prefix: str,
     purposes: tuple[str, ...],
     command_config: str | None,
+    source_command_config: str | None,
     json_: bool,
 ) -> None:
     """Print the commands that grant a query exactly the ACLs it needs.
@@ -115,7 +121,8 @@ def acls(
     )
     granted = [(target, bindings)]
     if source_bootstrap_servers is not None:
-        there = Principal(source_principal or principal, source_bootstrap_servers, command_config)
+        reader = source_principal or principal
+        there = Principal(reader, source_bootstrap_servers, source_command_config)
         read = (acl for purpose in wanted for acl in source_acls(purpose, sources))
         granted.append((there, without_implied(read)))
     commands = [(to, acl) for to, needed in granted for acl in needed]

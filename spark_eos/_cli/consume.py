@@ -2,9 +2,8 @@
 
 import base64
 import json
-import re
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -12,9 +11,6 @@ from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment
 from spark_eos._client.checks import check_topic
 from spark_eos._client.confluent_traps import headers_of
 from spark_eos._kafka.committed_records import CommittedRecords
-
-# Characters that JSON does not escape but some terminals obey: controls and reordering marks.
-_CONTROLS: Final = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 
 
 @click.command()
@@ -48,7 +44,8 @@ def _line(message: Any) -> str:
         "headers": None if headers is None else [[name, _text(text)] for name, text in headers],
     }
     line = json.dumps(fields, ensure_ascii=False)
-    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", line)
+    # JSON doesn't escape all characters that a terminal obeys, such as reordering marks.
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
 
 
 def _time(milliseconds: int) -> str | int:

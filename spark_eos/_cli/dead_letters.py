@@ -13,6 +13,7 @@ import click
 
 from spark_eos._cli.query import Cluster, check_reached, cluster_options, moment, terminal
 from spark_eos._client.checks import check_topic
+from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION
 from spark_eos._client.printable import counted, printable
 from spark_eos._client.tables import FittingTable
 from spark_eos._kafka.dead_letter_topic import DeadLetter, DeadLetterTopic
@@ -74,7 +75,7 @@ def list_(*, topic: DeadLetterTopic, reason: str | None, group_id: str | None, l
     "-" means that the time of writing is unknown, as for dead letters from earlier versions.
     """
     matching = (each for each in topic.read() if _matches(each, reason, group_id))
-    table = FittingTable("dead letter", "written", "reason", "source", "error")
+    table = FittingTable("dead letter", "written (UTC)", "reason", "source", "error")
     for dead_letter in islice(matching, limit):
         table.add(
             f"{dead_letter.partition}:{dead_letter.offset}",
@@ -133,7 +134,9 @@ def _replay_command(
 ) -> str:
     """Return a command that replays a source topic's dead letters; it is the same on every call."""
     chosen = {"reason": reason, "group": group_id}
-    conditions = (f"dead_letter.{name} = {_sql(text)}" for name, text in chosen.items() if text)
+    conditions = (
+        f"dead_letter.{name} = {_sql(text)}" for name, text in chosen.items() if text is not None
+    )
     where = " and ".join(conditions)
     # A replay continues from its group's offsets, so each selection needs a group of its own.
     digest = sha256(repr((topic, source, where)).encode()).hexdigest()[:8]
@@ -160,10 +163,16 @@ def _sql(text: str) -> str:
 @dead_letters.command()
 @_topic_options
 @click.option(
-    "--partition", type=click.IntRange(min=0), required=True, help="The dead letter's partition."
+    "--partition",
+    type=click.IntRange(0, MAX_PARTITION),
+    required=True,
+    help="The dead letter's partition.",
 )
 @click.option(
-    "--offset", type=click.IntRange(min=0), required=True, help="The dead letter's offset."
+    "--offset",
+    type=click.IntRange(0, MAX_OFFSET),
+    required=True,
+    help="The dead letter's offset.",
 )
 def show(*, topic: DeadLetterTopic, partition: int, offset: int) -> None:
     """Show one dead letter with its headers, key and value."""

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from spark_eos._client.printable import printable
 from spark_eos.verify import (
     Comparison,
     Difference,
@@ -161,7 +162,7 @@ def _examples(kind: Kind | Difference, name: str, finding: Finding[Any]) -> Text
     text = Text.assemble((f"{name}{more}:", "bold"))
     for example in finding.examples:
         pieces = _of_record(example) if isinstance(example, Example) else _of_row(kind, example)
-        text.append(f"\n  {', '.join(piece for piece in pieces if piece)}")
+        text.append(f"\n  {', '.join(printable(piece) for piece in pieces if piece)}")
     return text
 
 

@@ -8,6 +8,7 @@ import click
 
 from spark_eos._cli.mirrored_progress import set_progress
 from spark_eos._cli.query import Query, connected, query_options, terminal
+from spark_eos._client.header_values import MAX_OFFSET, MAX_PARTITION
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -15,7 +16,7 @@ from spark_eos._status.group_progress import mirrored_progress
 from spark_eos._status.tables import progress_table
 from spark_eos.jobs.client_options import source_client_options
 
-_WANTED = re.compile(r"([A-Za-z0-9._-]+):(\d+)=(\d+)")
+_WANTED = re.compile(r"([A-Za-z0-9._-]+):([0-9]{1,10})=([0-9]{1,19})")
 
 
 def _wanted(
@@ -26,10 +27,12 @@ def _wanted(
         parts = _WANTED.fullmatch(text)
         if parts is None:
             raise click.BadParameter(f"{text!r} is not of the form topic:partition=offset")
-        partition = TopicPartition(parts[1], int(parts[2]))
+        partition, offset = TopicPartition(parts[1], int(parts[2])), int(parts[3])
+        if partition.partition > MAX_PARTITION or offset > MAX_OFFSET:
+            raise click.BadParameter(f"{text!r} has a number that Kafka can't represent")
         if partition in offsets:
             raise click.BadParameter(f"{parts[1]}:{parts[2]} is given twice")
-        offsets[partition] = int(parts[3])
+        offsets[partition] = offset
     return offsets
 
 

@@ -70,7 +70,7 @@ def topics_option(name: str, argument: str, meaning: str, *, required: bool = Fa
 def timeout_option(default: int, meaning: str) -> _Option:
     return click.option(
         "--timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=click.FloatRange(0, 86_400, min_open=True),
         default=default,
         show_default=True,
         metavar="SECONDS",

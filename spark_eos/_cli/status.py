@@ -30,7 +30,7 @@ from spark_eos.jobs.client_options import source_client_options
 @json_option
 @click.option(
     "--watch",
-    type=click.FloatRange(min=0, min_open=True),
+    type=click.FloatRange(0, 86_400, min_open=True),
     is_flag=False,
     flag_value=2.0,
     metavar="[SECONDS]",
@@ -81,6 +81,7 @@ def _status(query: Query, source_kafka: Mapping[str, str] | None, targets: Seque
         "--timeout",
         source_client=ClientSettings.of_source(source_kafka),
         targets=targets,
+        check_targets=True,
     )
 
 

@@ -4,6 +4,7 @@ import functools
 import inspect
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -30,7 +31,7 @@ from spark_eos._cli.query import (
 )
 from spark_eos.errors import SparkEosError
 from spark_eos.jobs.client_options import client_options, source_client_options
-from spark_eos.verify import Comparison, Findings, compare, verify
+from spark_eos.verify import Comparison, Findings, Verdict, compare, verify
 from spark_eos.verify.records import Watch
 from spark_eos.verify.verifier import ISOLATION_LEVELS
 
@@ -146,6 +147,9 @@ def verify_command(
         raise SystemExit(130) from None
     except SparkEosError as error:
         raise NotKnownError(str(error)) from error
+    except Exception:  # noqa: BLE001 - Python's own exit status, 1, would mean anomalies
+        traceback.print_exc()
+        raise SystemExit(int(Verdict.UNJUDGED)) from None
     if json_:
         click.echo(as_json(result))
     else:

@@ -16,6 +16,8 @@ def check_text(name: str, text: object) -> None:
     """Check a text option, usually a group's name or a prefix."""
     if not isinstance(text, str) or not text.strip():
         raise ConfigurationError(f"{name} must be a non-empty string, not {text!r}")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ConfigurationError(f"{name}={text!r} is not UTF-8")
     if len(text) > _MAX_LENGTH and name != "checkpoint_location":
         raise ConfigurationError(f"{name} is longer than {_MAX_LENGTH} characters")
     if "*" in text and name not in _NOT_IN_ACLS:

@@ -200,7 +200,8 @@ class ClientSettings:
     @property
     def principal(self) -> Principal:
         """The principal that needs ACLs, as far as the settings show, and its cluster."""
-        return Principal(self.security.principal, self.bootstrap_servers)
+        config = None if self.security.protocol == "PLAINTEXT" else "FILE"
+        return Principal(self.security.principal, self.bootstrap_servers, config)
 
     def for_producer(self, transactional_id: str, transaction_timeout_ms: int) -> dict[str, Any]:
         return {

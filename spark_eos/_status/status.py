@@ -30,7 +30,7 @@ from spark_eos._status.group_progress import (
     PartitionStatus,
     StagedStatus,
 )
-from spark_eos.errors import SparkEosError
+from spark_eos.errors import SparkEosError, TopicNotFoundError
 
 
 class UnknownGroupError(SparkEosError):
@@ -160,8 +160,12 @@ def ask_status(
     *,
     source_client: ClientSettings | None = None,
     targets: Collection[str] = (),
+    check_targets: bool = False,
 ) -> Status:
-    """Ask a cluster about a query, without joining, fencing or creating anything."""
+    """Ask a cluster about a query, without joining, fencing or creating anything.
+
+    With ``check_targets``, each target must exist.
+    """
     # The requests are sent one after the other, so a running query moves on between them.
     # ``seconds`` applies to reaching the cluster, and then again to everything else; ``limit`` is
     # the name of that setting.
@@ -171,7 +175,16 @@ def ask_status(
         if source_client is not None:
             source = Connections(source_client, request_timeout=min(10.0, seconds))
             stack.enter_context(contextlib.closing(source))
-        return _status(connections, group_id, prefix, Deadline(seconds, limit), source, targets)
+        deadline = Deadline(seconds, limit)
+        if check_targets:
+            _check_exist(connections, targets, deadline)
+        return _status(connections, group_id, prefix, deadline, source, targets)
+
+
+def _check_exist(connections: Connections, topics: Collection[str], deadline: Deadline) -> None:
+    found = cluster.topics(connections, topics, deadline) if topics else {}
+    if missing := sorted({*topics} - found.keys()):
+        raise TopicNotFoundError(f"topic {missing[0]!r} does not exist")
 
 
 def _status(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
 from typing import Any, Final
 
@@ -41,12 +41,16 @@ class Avro(Format):
         # The schema's records, enums and fixed types, by full name.
         self.named: dict[str, Any] = {}
         for text in self._texts:
-            self.top = fastavro.parse_schema(_loaded(text), named_schemas=self.named)
+            # Registries keep schemas whose defaults are invalid; a writer's defaults are not used.
+            self.top = _parsed(_loaded(text), self.named, check_defaults=False)
         is_name = not isinstance(self.top, dict)
         self.name = str(self.top if is_name else self.top.get("name", self.top["type"]))
         self.is_record = not is_name and self.top["type"] == "record"
 
     def _kind(self) -> Kind:
+        named: dict[str, Any] = {}
+        for text in self._texts:
+            _parsed(_loaded(text), named, check_defaults=True)
         return kind_of(self.top, self.named, Place())
 
     def plain(self, *, wrapped: bool) -> Any:
@@ -54,11 +58,11 @@ class Avro(Format):
         named: dict[str, Any] = {}
         *others, own = map(_loaded, self._texts)
         for other in others:
-            fastavro.parse_schema(other, named_schemas=named)
+            _parsed(other, named, check_defaults=False)
         # fastavro parses only records in advance. A one-field record is encoded like its field.
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
-        plain: Any = fastavro.parse_schema(own, named_schemas=named)
+        plain = _parsed(own, named, check_defaults=False)
         make_plain(plain, named)
         return plain
 
@@ -89,6 +93,7 @@ class Avro(Format):
         if changed:
             for union in _unions([*resolved["__named_schemas"].values()]):
                 union[:] = exact_first(union)
+            _prefer_names(written["__named_schemas"], resolved["__named_schemas"])
         # Schema resolution takes as long as reading. Skip it if fields were only added or removed.
         added = None if tagged else _added_fields(written, resolved)
         reader = resolved if added is None else None
@@ -130,6 +135,12 @@ class Avro(Format):
         return said(error)
 
 
+def _parsed(schema: Any, named: dict[str, Any], *, check_defaults: bool) -> Any:
+    return fastavro.parse_schema(
+        schema, named_schemas=named, _ignore_default_error=not check_defaults
+    )
+
+
 def _loaded(text: str) -> Any:
     schema = json.loads(text, object_hook=without_invalid)
     level = [schema]
@@ -156,6 +167,15 @@ def _unions(schema: Any) -> Iterator[list[Any]]:
             yield from _unions(schema.get(name))
         for field in schema.get("fields", ()):
             yield from _unions(field["type"])
+
+
+def _prefer_names(written: Mapping[str, Any], read: Mapping[str, Any]) -> None:
+    """Remove aliases of fields that the writer has by name, which fastavro might not prefer."""
+    for name in written.keys() & read.keys():
+        names = {field["name"] for field in written[name].get("fields", ())}
+        for field in read[name].get("fields", ()):
+            if field["name"] in names:
+                field.pop("aliases", None)
 
 
 def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:

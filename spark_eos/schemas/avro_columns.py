@@ -21,6 +21,8 @@ _PROMOTED: Final = {("int", "long"), ("int", "double"), ("float", "double")}
 _SOLID: Final = {*PRIMITIVES.keys() - {"null"}, "enum", "array", "map"}
 # Maximum nesting of types. Python's stack allows this depth even when called from a deep stack.
 _DEEPEST: Final = 50
+# Maximum number of types to read or skip. Types that refer to each other multiply them.
+_MOST: Final = 20_000
 
 
 class Schemas(NamedTuple):
@@ -66,11 +68,13 @@ class _Plans:
         # The writer's records that enclose the current type, used to refuse recursive records.
         self._within: list[str] = []
         self._levels = 0
+        self._made = 0
 
     def of(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
         """Return a function that reads one type as another or, without a kind, skips the value."""
         self._levels += 1
-        if self._levels > _DEEPEST:
+        self._made += 1
+        if self._levels > _DEEPEST or self._made > _MOST:
             raise OneByOne
         made = self._of(writer, reader, kind)
         self._levels -= 1

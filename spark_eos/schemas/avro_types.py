@@ -137,6 +137,9 @@ def without_invalid(part: dict[str, Any]) -> dict[str, Any]:
 
 def _is_valid(schema: dict[str, Any]) -> bool:
     base, size = schema["type"], schema.get("size")
+    if not isinstance(base, str) or not isinstance(schema["logicalType"], str):
+        # For example, beside a field's type instead of in it.
+        return False
     if schema["logicalType"] != "decimal":
         return (schema["logicalType"], base, size if base == "fixed" else None) in _LOGICAL
     precision, scale = schema.get("precision"), schema.get("scale", 0)

@@ -207,8 +207,7 @@ def placed(
     parts: Sequence[pa.Array], places: Sequence[np.ndarray], rows: int, kind: pa.DataType
 ) -> pa.Array:
     """Return a column with the values of each part at its ``places``; other rows are null."""
-    if len(parts) == 1 and len(parts[0]) == rows:
-        # The places of a part are in ascending order.
+    if len(parts) == 1 and np.array_equal(places[0], np.arange(rows)):
         return parts[0]
     whole = pa.concat_arrays([pa.nulls(1, kind), *parts])
     # Index 0 is the null.

@@ -110,17 +110,17 @@ def _fault(value: bytes) -> str:
 
 
 def _headers_with_id(headers: pa.Array | None, name: str) -> pa.Array | None:
-    """Return the value of each row's first header of the given name; None if no row has one."""
+    """Return the value of each row's last header of the given name; None if no row has one."""
     if headers is None:
         return None
+    # Confluent's serializers append their header, so an earlier one is of another content.
     keys, contents = headers.flatten().flatten()
-    chosen = pc.and_(pc.equal(keys, name).fill_null(False), contents.is_valid())  # noqa: FBT003
+    chosen = pc.equal(keys, name).fill_null(False)  # noqa: FBT003
     parents = np.asarray(pc.list_parent_indices(headers).filter(chosen))
     if not len(parents):
         return None
-    rows, firsts = np.unique(parents, return_index=True)
     places = np.full(len(headers), -1)
-    places[rows] = firsts
+    places[parents] = np.arange(len(parents))
     return contents.filter(chosen).take(pa.array(places, mask=places < 0))
 
 

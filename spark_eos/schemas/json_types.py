@@ -86,6 +86,9 @@ def _beyond(schema: Mapping[str, Any]) -> set[str]:
         words -= {"additionalProperties"}
     if not _DRAFTS.fullmatch(schema.get("$schema", "http://json-schema.org/draft-07/schema#")):
         words |= {"$schema"}
+    if "$ref" in schema or not schema.keys().isdisjoint(_COMBINING):
+        # The shape is that of the other schemas.
+        words |= {"type"} & schema.keys()
     if {*schema.get("required", ())} - schema.get("properties", {}).keys():
         words |= {"required"}
     return words - {*_COMBINING}

@@ -2,14 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from io import BytesIO
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka.schema_registry.serde import SchemaId
-from confluent_kafka.serialization import SerializationError
 from google.protobuf import descriptor_pb2, message_factory
 from google.protobuf.message import DecodeError, EncodeError
 from pyspark.sql import types as T
@@ -24,6 +22,8 @@ from spark_eos.schemas.protobuf_types import check_readable, is_map, message_kin
 
 _KIND: Final = "PROTOBUF"
 _FIRST: Final = (0,)
+# Maximum number of bytes of an integer of 32 bits.
+_LONGEST: Final = 5
 _ID: Final = SchemaId("", 0).id_to_bytes()
 
 Indexes = tuple[int, ...]
@@ -76,7 +76,8 @@ class Protobuf(Format):
             except ValueError:
                 indexes = ()
             rows[self._messages.get(indexes, "")].append(row)
-        return {name: np.array(own) for name, own in rows.items()}
+        # Rows of the first message may have been found in either way.
+        return {name: np.sort(np.array(own)) for name, own in rows.items()}
 
     def decoder(self, writer: "Protobuf") -> Codec:
         """Return a codec that reads ordinary messages together, and others one by one."""
@@ -166,12 +167,25 @@ def _prefix(indexes: Indexes) -> bytes:
 
 def _split(payload: bytes) -> tuple[Indexes, bytes]:
     """Split a payload into its message indexes and its message."""
-    schema_id = SchemaId(_KIND)
-    try:
-        rest = schema_id.from_bytes(BytesIO(_ID + payload)).read()
-    except (EOFError, SerializationError) as error:
-        raise BadValueError(f"its message indexes can't be read: {error}") from None
-    return tuple(schema_id.message_indexes or ()), rest
+    count, at = _zigzag(payload, 0)
+    if not 0 <= count <= len(payload):
+        raise BadValueError("its message indexes can't be read")
+    indexes = []
+    for _ in range(count):
+        index, at = _zigzag(payload, at)
+        indexes.append(index)
+    return tuple(indexes or _FIRST), payload[at:]
+
+
+def _zigzag(payload: bytes, at: int) -> tuple[int, int]:
+    """Read a zigzag integer of 32 bits; return it with the place after it."""
+    # Confluent's client reads integers of any length, which takes minutes for a megabyte of 0xff.
+    raw = 0
+    for place, byte in enumerate(payload[at : at + _LONGEST]):
+        raw |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return (raw >> 1) ^ -(raw & 1), at + place + 1
+    raise BadValueError("its message indexes can't be read")
 
 
 def _missing(message: Any) -> Iterator[str]:

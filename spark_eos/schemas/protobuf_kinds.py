@@ -113,8 +113,13 @@ class Time(Kind):
 
     def wrong(self, seconds: np.ndarray, nanos: np.ndarray) -> np.ndarray:
         least, greatest = self._limits
+        # A timestamp counts nanoseconds forward; the parts of a duration have the same sign.
+        signs = np.sign(seconds) if isinstance(self.spark, T.DayTimeIntervalType) else 1
         wrong: np.ndarray = (
-            (seconds < least) | (seconds > greatest) | (np.abs(nanos) >= 1_000 * _MICROS)
+            (seconds < least)
+            | (seconds > greatest)
+            | (np.abs(nanos) >= 1_000 * _MICROS)
+            | (signs * np.sign(nanos) < 0)
         )
         return wrong
 

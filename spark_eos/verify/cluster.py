@@ -61,6 +61,13 @@ def error_name(code: int) -> str:
     return f"{code} {kafka_errors.for_code(code).message}"
 
 
+def cure_of(code: int | None) -> str:
+    """Return the end of an error's text, which says how to get a missing permission."""
+    if code not in {*_DENIED, kafka_errors.GroupAuthorizationFailedError.errno}:
+        return ""
+    return "; spark-eos acls --for verify prints the commands that grant what verify needs"
+
+
 def check(code: int) -> None:
     """Raise kafka-python's exception for an error code other than 0."""
     if code:
@@ -135,7 +142,7 @@ class Cluster:
                 raise DeadlineExceededError(
                     f"{reason}, for {self.timeout:g} s (--timeout)"
                 ) from error
-            raise VerificationError(reason) from error
+            raise VerificationError(reason + cure_of(getattr(error, "errno", None))) from error
 
     def send(self, request: Any, broker: int | None, seconds: float) -> Any:
         """Send a read-only request to a broker; if ``broker`` is None, any broker may answer."""
@@ -209,7 +216,8 @@ class Cluster:
                 raise TopicNotFoundError(f"topic {topic.name!r} does not exist")
             error = kafka_errors.for_code(topic.error_code)
             if topic.error_code and not error.retriable:
-                raise VerificationError(f"topic {topic.name!r}: {error_name(topic.error_code)}")
+                why = error_name(topic.error_code) + cure_of(topic.error_code)
+                raise VerificationError(f"topic {topic.name!r}: {why}")
             check(topic.error_code)
         return answer
 

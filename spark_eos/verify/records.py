@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 from kafka import TopicPartition
 
 from spark_eos.errors import DeadlineExceededError, VerificationError
-from spark_eos.verify.cluster import Cluster
+from spark_eos.verify.cluster import Cluster, cure_of
 from spark_eos.verify.partitions import Partitions, Spans, name_of
 
 READ_COMMITTED: Final = "read_committed"
@@ -79,7 +79,7 @@ class Reader:
                 yield from self._read(consumer, spans, advance)
         except KafkaException as error:
             message = error.args[0]
-            reason = message.str() if isinstance(message, KafkaError) else message
+            reason = _reason(message) if isinstance(message, KafkaError) else message
             raise VerificationError(f"reading: {reason}") from error
 
     def _read(
@@ -129,7 +129,7 @@ class Reader:
                 if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
                     # librdkafka looks up the group's coordinator, although the group isn't joined.
                     continue
-                raise VerificationError(f"reading: {error.str()}")
+                raise VerificationError(f"reading: {_reason(error)}")
             # A plain tuple equals a TopicPartition, and costs less time per record.
             partition: TopicPartition = (message.topic(), message.partition())
             if error is None:
@@ -139,8 +139,12 @@ class Reader:
             elif error.code() == KafkaError._PARTITION_EOF:
                 stopped.add(TopicPartition(*partition))
             else:
-                raise VerificationError(f"reading {name_of(partition)}: {error.str()}")
+                raise VerificationError(f"reading {name_of(partition)}: {_reason(error)}")
         return batch, stopped
+
+
+def _reason(error: KafkaError) -> str:
+    return error.str() + cure_of(error.code())
 
 
 _NONE: Final = confluent_kafka.OFFSET_INVALID

@@ -7,6 +7,7 @@ import pyarrow as pa
 from kafka import TopicPartition
 from pyarrow import dataset
 
+from spark_eos._client.locations import for_arrow, without_credentials
 from spark_eos.errors import ConfigurationError, VerificationError, escaped
 from spark_eos.verify.partitions import OFFSETS, Partitions, Spans, size
 from spark_eos.verify.records import Reader
@@ -92,7 +93,8 @@ class ParquetRows:
     """The rows of a Parquet file, or of all files below a directory; opening reads only footers."""
 
     def __init__(self, path: str) -> None:
-        self._path = path
+        self._path = without_credentials(path)
+        path = for_arrow(path)
         try:
             # This skips names that begin with _ or ., such as Spark's _SUCCESS, and takes columns
             # from directory names, as written by Spark's partitionBy.
@@ -101,7 +103,7 @@ class ParquetRows:
                 (fragment.path, fragment.physical_schema) for fragment in files.get_fragments()
             ]
             if not schemas:
-                raise ConfigurationError(f"--expect {path!r} holds no Parquet file")
+                raise ConfigurationError(f"--expect {self._path!r} holds no Parquet file")
             inside = {name for _, schema in schemas for name in schema.names}
             # The dataset's schema comes from its first file and the directory names.
             names = [name for name in ("key", "topic") if name in {*inside, *files.schema.names}]
@@ -121,8 +123,9 @@ class ParquetRows:
                 ).get_fragments()
             )
             self.total: int = sum(file.metadata.num_rows for file in self._files)
-        except (OSError, pa.ArrowException) as error:
-            raise ConfigurationError(f"--expect {path!r} can't be opened: {error}") from error
+        except (OSError, UnicodeError, pa.ArrowException) as error:
+            why = without_credentials(str(error))
+            raise ConfigurationError(f"--expect {self._path!r} can't be opened: {why}") from None
 
     def read(self, advance: Callable[[int], None]) -> Iterator[list[Row]]:
         """Yield all rows in batches, file by file."""
@@ -159,8 +162,9 @@ class ParquetRows:
                 columns = [self._column(batch, name) for name in ("topic", "key", _VALUE)]
                 yield [Row(number + at, *row) for at, row in enumerate(zip(*columns, strict=True))]
                 number += batch.num_rows
-        except (OSError, pa.ArrowException) as error:
-            raise VerificationError(f"--expect {self._path!r} can't be read: {error}") from error
+        except (OSError, UnicodeError, pa.ArrowException) as error:
+            why = without_credentials(str(error))
+            raise VerificationError(f"--expect {self._path!r} can't be read: {why}") from None
 
     def _column(self, batch: Any, name: str) -> list[Any]:
         if name in self._columns:

@@ -130,7 +130,8 @@ def test_a_copy_that_the_other_version_has_staged_is_written(
     flow.produce(range(200), key=lambda number: b"%d" % number)
     trees = (earlier, ROOT) if staged_by == "earlier" else (ROOT, earlier)
     for tree, dies in zip(trees, (True, False), strict=True):
-        with _Driver(tree, tmp_path, f"dies-{dies}", {**settings, "dies": dies}) as driver:
+        driver = _Driver(tree, tmp_path, f"dies-{dies}", {**settings, "dies": dies})
+        with driver:
             until(driver.ended, driver.output)
             assert driver.exit_status() == (DIED if dies else 0), driver.output()[-6000:]
         assert len(flow.written()) == (0 if dies else 196)

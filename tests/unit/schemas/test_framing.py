@@ -78,11 +78,11 @@ def test_what_has_no_id_is_an_error_of_its_row_alone(value: bytes, words: str) -
     assert words in made.errors[1]
 
 
-def test_an_id_in_a_header_comes_first_and_the_first_of_them() -> None:
+def test_an_id_in_a_header_comes_first_and_the_last_of_them() -> None:
     guid, number = header_of(str(GUID)), prefix_of(5)
     name = header_name("value")
     headers = [
-        [{"key": name, "value": guid}, {"key": name, "value": number}],
+        [{"key": name, "value": number}, {"key": name, "value": guid}],
         [{"key": "other", "value": guid}],
         [{"key": header_name("key"), "value": guid}, {"key": name, "value": number + b"\x02\x08"}],
         None,

@@ -1,0 +1,69 @@
+"""Commands and unusual input: other clusters' settings, names of others, large numbers."""
+
+import pytest
+from click.testing import CliRunner
+
+from spark_eos._cli import main
+from spark_eos._cli import verify as verify_module
+from spark_eos._client.locations import without_credentials
+from spark_eos._client.settings import ClientSettings
+from spark_eos.acls import read_topic
+from spark_eos.errors import ConfigurationError
+from spark_eos.verify.rows import ParquetRows
+
+SERVERS = ("--bootstrap-servers", "127.0.0.1:9")
+
+
+def test_an_unexpected_error_of_verify_is_no_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(**_: object) -> None:
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(verify_module, "verify", fail)
+    done = CliRunner().invoke(main, ["verify", *SERVERS, "--input", "in", "--output", "out"])
+    assert done.exit_code == 2
+    assert "RuntimeError: unexpected" in done.output
+
+
+def test_the_other_clusters_administrator_has_a_file_of_its_own() -> None:
+    given = ["--principal", "User:q", "--group-id", "g", "--source", "in", "--target", "out"]
+    more = ["--source-bootstrap-servers", "127.0.0.2:9", "--progress-topic", "p"]
+    files = ["--command-config", "target.properties"]
+    for there in ([], ["--source-command-config", "source.properties"]):
+        done = CliRunner().invoke(main, ["acls", *SERVERS, *given, *more, *files, *there])
+        assert done.exit_code == 0, done.output
+        of_source = [line for line in done.output.splitlines() if "127.0.0.2" in line]
+        assert of_source
+        assert all("target.properties" not in line for line in of_source)
+        assert all(("source.properties" in line) == bool(there) for line in of_source)
+
+
+def test_commands_for_a_secured_cluster_name_the_file_they_need() -> None:
+    plain = {"bootstrap.servers": "b:9093"}
+    secured = {**plain, "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+    secured |= {"sasl.username": "alice", "sasl.password": "secret"}
+    for settings, config in ((plain, False), (secured, True)):
+        principal = ClientSettings(settings).principal
+        assert ("--command-config FILE" in principal.command(read_topic("t"))) == config
+        assert ("--kafka-config FILE" in principal.own_tool("abort", "--group-id", "g")) == config
+
+
+@pytest.mark.parametrize("offset", ["9" * 19, "9" * 20, "٣"])
+def test_offsets_that_kafka_can_not_represent_are_refused(offset: str) -> None:
+    done = CliRunner().invoke(
+        main, ["progress", *SERVERS, "--group-id", "g", "--set", f"orders:0={offset}"]
+    )
+    assert done.exit_code == 2
+
+
+def test_a_group_that_is_not_utf8_is_refused() -> None:
+    done = CliRunner().invoke(main, ["status", *SERVERS, "--group-id", "a\udce9"])
+    assert done.exit_code != 0
+    assert "is not UTF-8" in done.output
+
+
+def test_no_credentials_of_a_location_are_shown() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        ParquetRows("s3a://key:secret@bucket/expected?endpoint_override=127.0.0.1:9&scheme=http")
+    assert "secret" not in str(refused.value)
+    assert "s3a://***@bucket" in str(refused.value)
+    assert without_credentials("no user@host") == "no user@host"
