@@ -92,7 +92,9 @@ class Guarded(Flow):
     def commands_for(self, *names: str) -> list[str]:
         """The commands that ``spark-eos acls`` prints for another query."""
         where = ["--bootstrap-servers", self.broker.servers_of(_LISTENER)]
-        arguments = ["acls", *where, "--principal", self.principal, *names]
+        # As in errors: the principal's settings show that the administrator needs a file.
+        config = ["--command-config", "FILE"]
+        arguments = ["acls", *where, *config, "--principal", self.principal, *names]
         result = CliRunner().invoke(main, arguments)
         assert result.exit_code == 0, result.output
         return [line for line in result.stdout.splitlines() if not line.startswith("#")]
@@ -162,6 +164,7 @@ def _binding(line: str) -> AclBinding:
     assert words[0] == "kafka-acls.sh"
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("--bootstrap-server", required=True)
+    parser.add_argument("--command-config")
     parser.add_argument("--add", action="store_true", required=True)
     parser.add_argument("--allow-principal", required=True)
     parser.add_argument("--operation", required=True)

@@ -49,7 +49,8 @@ def test_without_alter(flow: GuardedMirror) -> None:
             runs.batch(3, 4, 5)
     text = str(refusal.value)
     assert f"lacks Alter on topic '{flow.progress}'" in text
-    assert f"kafka-topics.sh --bootstrap-server {flow.kafka['bootstrap.servers']} --alter" in text
+    tool = f"kafka-topics.sh --bootstrap-server {flow.kafka['bootstrap.servers']}"
+    assert f"{tool} --command-config FILE --alter" in text
     assert f"--topic {flow.progress} --partitions 3" in text
 
 

@@ -73,7 +73,8 @@ def test_without_create(flow: Guarded) -> None:
     assert error.text.endswith(
         f": 29 TOPIC_AUTHORIZATION_FAILED: {flow.principal} lacks Create on topic '{_name(flow)}'. "
         f"To grant: {create}. Or create the topic: kafka-topics.sh --bootstrap-server {servers} "
-        f"--create --topic {_name(flow)} --partitions 3 --replication-factor 1"
+        f"--command-config FILE --create --topic {_name(flow)} --partitions 3 "
+        "--replication-factor 1"
     )
     # An administrator does that.
     flow.broker.create_topic(_name(flow), 3)
