@@ -115,6 +115,10 @@ NO_ORDERS = [
     (an_order(customer_id="gone"), "no valid customer_id"),
     (an_order(ordered_at="yesterday"), "no valid ordered_at"),
     (an_order(currency="XXX"), "unknown currency XXX"),
+    (
+        an_order(items=[{"quantity": 2_000_000, "unit_price": 9_999_999_999.99}]),
+        "an amount that is too large",
+    ),
     (an_order(items=[{"sku": "s"}]), "an item without valid quantity and unit_price"),
 ]
 
