@@ -64,6 +64,10 @@ class Avro(Format):
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain = _parsed(own, named, check_defaults=False)
         make_plain(plain, named)
+        # fastavro fails if a type is defined in place on one side and named on the other.
+        for definition in plain["__named_schemas"].values():
+            for field in definition.get("fields", ()):
+                field["type"] = _with_names(field["type"])
         return plain
 
     def decoder(self, writer: "Avro") -> Codec:
@@ -154,6 +158,18 @@ def _loaded(text: str) -> Any:
 
 def _parts(schema: dict[str, Any] | list[Any]) -> Iterable[Any]:
     return schema.values() if isinstance(schema, dict) else schema
+
+
+def _with_names(schema: Any) -> Any:
+    """Return a type in which a name stands for each definition of a named type."""
+    if isinstance(schema, list):
+        return [_with_names(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "name" in schema:
+        return schema["name"]
+    parts = {name: _with_names(schema[name]) for name in ("items", "values") if name in schema}
+    return {**schema, **parts}
 
 
 def _unions(schema: Any) -> Iterator[list[Any]]:

@@ -142,3 +142,38 @@ def test_an_invalid_default_of_a_writer_does_not_matter(kind: Any, default: Any)
     assert _read(read, [payload], Schema("AVRO", text)) == ([{"a": value}], {})
     with pytest.raises(SchemaError, match="Default value"):
         _read(Schema("AVRO", text), [payload])
+
+
+def test_a_type_given_by_name_is_read_as_one_given_in_place() -> None:
+    """Also by fastavro, which reads records whose array has two blocks."""
+    address = {"type": "record", "name": "A", "fields": [{"name": "zip", "type": "string"}]}
+    tags = {"name": "tags", "type": {"type": "array", "items": "int"}}
+    billing = {"name": "billing", "type": address}
+    shipping = {"name": "shipping", "type": "A"}
+    inline = {"name": "shipping", "type": ["null", address]}
+    writer = {"type": "record", "name": "R", "fields": [billing, shipping, tags]}
+    reader = {"type": "record", "name": "R", "fields": [inline, tags]}
+    schemas = [Schema("AVRO", json.dumps(each)) for each in (reader, writer)]
+    one, two = b"\x04\x02\x04\x00", b"\x02\x02\x02\x04\x00"
+    values, errors = _read(schemas[0], [b"\x02a\x02b" + tags for tags in (one, two)], schemas[1])
+    assert errors == {}
+    assert values == [{"shipping": {"zip": "b"}, "tags": [1, 2]}] * 2
+
+
+@pytest.mark.parametrize("by_name", ["writer", "reader"])
+def test_a_union_with_a_type_given_by_name(by_name: str) -> None:
+    record = {"type": "record", "name": "E", "fields": [{"name": "s", "type": "string"}]}
+    number = {"type": "bytes", "logicalType": "decimal", "precision": 30, "scale": 0}
+
+    def schema(*, named: bool) -> Schema:
+        first = {"name": "first", "type": ["null", record if named else "int"], "default": None}
+        union = ["null", "E" if named else record, "string"]
+        fields = [first, {"name": "u", "type": union}, {"name": "d", "type": number}]
+        return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
+
+    writer, reader = schema(named=by_name == "writer"), schema(named=by_name == "reader")
+    # fastavro reads the decimal, which is larger than 64 bits.
+    large = b"\x18" + (10**20).to_bytes(12, "big")
+    values, errors = _read(reader, [b"\x00\x02\x02x" + large], writer)
+    assert errors == {}
+    assert values[0]["u"]["E"] == {"s": "x"}
