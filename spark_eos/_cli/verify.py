@@ -139,6 +139,10 @@ def verify_command(
     try:
         with _progress() as watch:
             result = call(watch=watch, **given)
+        if json_:
+            click.echo(as_json(result))
+        else:
+            terminal().print(verify_tables(result))
     except (KeyboardInterrupt, SystemError) as error:
         # A signal within a C function of confluent-kafka arrives as the cause of a SystemError.
         if not any(isinstance(cause, KeyboardInterrupt) for cause in (error, error.__cause__)):
@@ -150,10 +154,6 @@ def verify_command(
     except Exception:  # noqa: BLE001 - Python's own exit status, 1, would mean anomalies
         traceback.print_exc()
         raise SystemExit(int(Verdict.UNJUDGED)) from None
-    if json_:
-        click.echo(as_json(result))
-    else:
-        terminal().print(verify_tables(result))
     raise SystemExit(int(result.verdict))
 
 

@@ -5,7 +5,8 @@ from typing import Final
 
 # pyarrow has one scheme for what Hadoop calls s3, s3n and s3a.
 _HADOOP_S3: Final = re.compile(r"^s3[an]:")
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]*@")
+# A secret may contain a slash that should be encoded. `abfs://container@account` has no secret.
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s@]*:[^\s@]*(?=@)|(?<=[?&]client_secret=)[^&\s']+")
 
 
 def for_arrow(location: str) -> str:
@@ -13,10 +14,10 @@ def for_arrow(location: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """Mask the user and password of each URI in a text.
+    """Mask the key and secret of each URI in a text.
 
     Example:
         >>> without_credentials("s3://key:secret@bucket/rows can't be opened")
         "s3://***@bucket/rows can't be opened"
     """
-    return _CREDENTIALS.sub("***@", text)
+    return _CREDENTIALS.sub("***", text)

@@ -184,7 +184,10 @@ class MirroredDelivery(DirectDelivery):
         group = self._group_id
         lost = ", ".join(map(str, sorted(self._unknown)[:_NAMED]))
         first, any_ = min(new), TopicPartition("", 0)
-        more = ["--source-bootstrap-servers", self._start.source.bootstrap_servers]
+        source = self._start.source
+        more = ["--source-bootstrap-servers", source.bootstrap_servers]
+        if source.principal.command_config is not None:
+            more += ["--source-kafka-config", "FILE"]
         if not self._offsets.sources.by_partition:
             more += ["--progress-topic", self._topic.name]
         pair = Sources({any_: first})

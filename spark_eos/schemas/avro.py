@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
+from itertools import product
 from typing import Any, Final
 
 import fastavro
@@ -12,7 +13,7 @@ from fastavro.read import SchemaResolutionError
 from pyspark.sql import types as T
 
 from spark_eos.schemas.avro_bytes import Checker
-from spark_eos.schemas.avro_changes import check_changes, exact_first
+from spark_eos.schemas.avro_changes import check_changes, exact_first, fits
 from spark_eos.schemas.avro_columns import Schemas, columns_of
 from spark_eos.schemas.avro_defaults import Defaults, make_plain
 from spark_eos.schemas.avro_rows import rows_of
@@ -53,8 +54,11 @@ class Avro(Format):
             _parsed(_loaded(text), named, check_defaults=True)
         return kind_of(self.top, self.named, Place())
 
-    def plain(self, *, wrapped: bool) -> Any:
-        """Return the schema without logical types; if ``wrapped``, as a record's only field."""
+    def plain(self, *, wrapped: bool, is_writer: bool = False) -> Any:
+        """Return the schema without logical types; if ``wrapped``, as a record's only field.
+
+        A writer's defaults are not used, so they remain as they are, even if invalid.
+        """
         named: dict[str, Any] = {}
         *others, own = map(_loaded, self._texts)
         for other in others:
@@ -63,7 +67,7 @@ class Avro(Format):
         if wrapped:
             own = {"type": "record", "name": _WRAPPER, "fields": [{"name": _VALUE, "type": own}]}
         plain = _parsed(own, named, check_defaults=False)
-        make_plain(plain, named)
+        make_plain(plain, named, complete_defaults=not is_writer)
         # fastavro fails if a type is defined in place on one side and named on the other.
         for definition in plain["__named_schemas"].values():
             for field in definition.get("fields", ()):
@@ -91,15 +95,19 @@ class Avro(Format):
             check_changes(writer.top, self.top, writer.named, self.named)
         tagged = self.kind.tagged
         wrapped = not (writer.is_record and self.is_record)
-        written, resolved = writer.plain(wrapped=wrapped), self.plain(wrapped=wrapped)
+        written = writer.plain(wrapped=wrapped, is_writer=True)
+        resolved = self.plain(wrapped=wrapped)
         checker = Checker(written)
         check, check_first = checker.check, checker.check_first
         if changed:
             for union in _unions([*resolved["__named_schemas"].values()]):
                 union[:] = exact_first(union)
-            _prefer_names(written["__named_schemas"], resolved["__named_schemas"])
         # Schema resolution takes as long as reading. Skip it if fields were only added or removed.
-        added = None if tagged else _added_fields(written, resolved)
+        added: dict[str, Any] | None = {}
+        if changed:
+            added = None if tagged else _added_fields(written, resolved)
+        if added is None:
+            _prefer_names(written["__named_schemas"], resolved["__named_schemas"])
         reader = resolved if added is None else None
 
         def read(payload: bytes) -> Any:
@@ -187,11 +195,25 @@ def _unions(schema: Any) -> Iterator[list[Any]]:
 
 def _prefer_names(written: Mapping[str, Any], read: Mapping[str, Any]) -> None:
     """Remove aliases of fields that the writer has by name, which fastavro might not prefer."""
-    for name in written.keys() & read.keys():
-        names = {field["name"] for field in written[name].get("fields", ())}
-        for field in read[name].get("fields", ()):
+    records = [
+        [each for each in named.values() if each["type"] == "record"] for named in (written, read)
+    ]
+    for before, after in product(*records):
+        if not fits(before, after):
+            continue
+        names = {field["name"] for field in before["fields"]}
+        for field in after["fields"]:
             if field["name"] in names:
                 field.pop("aliases", None)
+
+
+def _without_defaults(definition: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a named type's definition without defaults, which do not matter to its writer."""
+    fields = [
+        {name: part for name, part in field.items() if name != "default"}
+        for field in definition.get("fields", ())
+    ]
+    return {**definition, "fields": fields}
 
 
 def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
@@ -199,9 +221,8 @@ def _added_fields(writer: Any, reader: Any) -> dict[str, Any] | None:
     written, other = writer["__named_schemas"], reader["__named_schemas"]
     if writer["name"] != reader["name"]:
         return None
-    if any(
-        written[name] != other[name] for name in written.keys() & other.keys() - {writer["name"]}
-    ):
+    names = written.keys() & other.keys() - {writer["name"]}
+    if any(_without_defaults(written[name]) != _without_defaults(other[name]) for name in names):
         return None
     types = {field["name"]: field["type"] for field in writer["fields"]}
     added = {}

@@ -53,7 +53,7 @@ class _Changes:
             member = _resolved(branch, self._written)
             if len(possible) > 1 and _is_named(member) and not isinstance(writer, list):
                 raise SchemaError(f"{where} is a union, but the writer's schema has none there")
-            fitting = [other for other in possible if _fits(member, other)]
+            fitting = [other for other in possible if fits(member, other)]
             if fitting and _is_named(member) and _kind(fitting[0]) != _kind(member):
                 raise SchemaError(
                     f"{where} is the {_kind(fitting[0])} {_said(fitting[0])}, but was the "
@@ -114,7 +114,7 @@ def _members(schema: Any) -> list[Any]:
     )
 
 
-def _fits(writer: Any, reader: Any) -> bool:
+def fits(writer: Any, reader: Any) -> bool:
     """Return True if fastavro reads values of the writer's type as the reader's type."""
     before, after = _kind(writer), _kind(reader)
     if _is_named(writer) and _is_named(reader):

@@ -20,14 +20,14 @@ _JSON: Final[dict[str, tuple[type, ...]]] = {
 _MOST: Final = 100_000
 
 
-def make_plain(schema: Any, named: dict[str, Any]) -> None:
+def make_plain(schema: Any, named: dict[str, Any], *, complete_defaults: bool) -> None:
     """Remove logical types from a parsed record and its named types, and complete defaults."""
-    defaults = Defaults(named)
+    defaults = Defaults(named) if complete_defaults else None
     for named_type in (schema, *named.values(), *schema["__named_schemas"].values()):
         _make_plain(named_type, defaults)
 
 
-def _make_plain(schema: Any, defaults: "Defaults") -> None:
+def _make_plain(schema: Any, defaults: "Defaults | None") -> None:
     if isinstance(schema, list):
         for part in schema:
             _make_plain(part, defaults)
@@ -40,7 +40,7 @@ def _make_plain(schema: Any, defaults: "Defaults") -> None:
             _make_plain(field["type"], defaults)
             # fastavro reads bytes in defaults as text, and doesn't fill in defaults within
             # defaults.
-            if "default" in field:
+            if defaults is not None and "default" in field:
                 field["default"] = defaults.whole(field["default"], field["type"])
 
 

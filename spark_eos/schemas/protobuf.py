@@ -22,6 +22,8 @@ from spark_eos.schemas.protobuf_types import check_readable, is_map, message_kin
 
 _KIND: Final = "PROTOBUF"
 _FIRST: Final = (0,)
+# Maximum nesting of a message's definition; protoc allows 32 levels.
+_DEEPEST: Final = 100
 # Maximum number of bytes of an integer of 32 bits.
 _LONGEST: Final = 5
 _ID: Final = SchemaId("", 0).id_to_bytes()
@@ -168,7 +170,7 @@ def _prefix(indexes: Indexes) -> bytes:
 def _split(payload: bytes) -> tuple[Indexes, bytes]:
     """Split a payload into its message indexes and its message."""
     count, at = _zigzag(payload, 0)
-    if not 0 <= count <= len(payload):
+    if not 0 <= count <= _DEEPEST:
         raise BadValueError("its message indexes can't be read")
     indexes = []
     for _ in range(count):

@@ -75,7 +75,7 @@ def _explained() -> Iterator[None]:
             # sqlite3 swallows exceptions raised while the progress handler runs.
             raise KeyboardInterrupt from None
         raise VerificationError(
-            f"the temporary database in {tempfile.gettempdir()} can't be used: {error}. It holds "
-            "about as many bytes as the keys of all records, and some 30 for each: set TMPDIR to a "
-            "directory with enough free space"
+            f"the temporary database in {tempfile.tempdir or 'the directory for temporary files'} "
+            f"can't be used: {error}. It holds about as many bytes as the keys of all records, and "
+            "some 30 for each: set TMPDIR to a directory with enough free space"
         ) from error

@@ -66,4 +66,6 @@ def test_no_credentials_of_a_location_are_shown() -> None:
         ParquetRows("s3a://key:secret@bucket/expected?endpoint_override=127.0.0.1:9&scheme=http")
     assert "secret" not in str(refused.value)
     assert "s3a://***@bucket" in str(refused.value)
-    assert without_credentials("no user@host") == "no user@host"
+    assert without_credentials("s3a://key:se/cret@bucket/rows") == "s3a://***@bucket/rows"
+    for text in ("no user@host", "abfs://container@account/rows", "s3://bucket/a@b"):
+        assert without_credentials(text) == text

@@ -101,7 +101,7 @@ HARMFUL: dict[str, tuple[Schema, Schema, list[bytes], str]] = {
     "a default in itself": (
         avro(record(("r", "R", {}), name="R")),
         avro(record(name="R")),
-        [],
+        [b""],
         "too deep",
     ),
     "2^34 nulls": (avro(layers("null")), avro(EMPTY), [], "more than 1000 values without bytes"),
@@ -116,6 +116,12 @@ HARMFUL: dict[str, tuple[Schema, Schema, list[bytes], str]] = {
     "2^34 defaults": (
         avro(record(("r", {**layers("int", default={}), "name": "S"}, {}), name="T")),
         avro(record(name="T")),
+        [b"\0" * 1000],
+        "truncated",
+    ),
+    "100,001 defaults": (
+        avro(record(name="T")),
+        avro(record(("r", array("int"), [0] * 100_001), name="T")),
         [],
         "more than 100,000 values",
     ),

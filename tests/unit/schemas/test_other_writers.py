@@ -32,7 +32,10 @@ def test_message_indexes_in_full_do_not_move_rows() -> None:
     ]
 
 
-@pytest.mark.parametrize("payload", [b"\xff" * 1_000_000, b"\x02" + b"\xff" * 9, b"\x01", b""])
+@pytest.mark.parametrize(
+    "payload",
+    [b"\xff" * 1_000_000, b"\x02" + b"\xff" * 9, b"\x80\x7f" + b"\0" * 99_999, b"\x01", b""],
+)
 def test_message_indexes_that_never_end_are_an_error_at_once(payload: bytes) -> None:
     began = time.process_time()
     values, errors = _read(Schema("PROTOBUF", PROTO + TWO), [payload, b"\x00\x0a\x01b"])
@@ -40,6 +43,7 @@ def test_message_indexes_that_never_end_are_an_error_at_once(payload: bytes) -> 
     assert (values[0], values[1]["id"]) == (None, "b")
     assert [*errors] == [0]
     assert "message indexes" in errors[0]
+    assert len(errors[0]) < 200
 
 
 def test_the_last_header_with_an_id_counts() -> None:
@@ -99,6 +103,15 @@ def test_a_fields_own_name_counts_before_its_aliases(number: str) -> None:
     assert (values, errors) == ([{"full_name": "Robert", "n": 1}], {})
 
 
+@pytest.mark.parametrize("other", [{"name": "Q.P"}, {"name": "Q", "aliases": ["P"]}])
+def test_a_fields_own_name_counts_in_a_record_of_another_name(other: dict[str, Any]) -> None:
+    fields = [{"name": name, "type": "int"} for name in "ab"]
+    writer = {"type": "record", "name": "P", "fields": fields}
+    reader = {"type": "record", **other, "fields": [{**fields[1], "aliases": ["a"]}]}
+    schemas = [Schema("AVRO", json.dumps(each)) for each in (reader, writer)]
+    assert _read(schemas[0], [b"\x02\x04"], schemas[1]) == ([{"b": 2}], {})
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
@@ -130,16 +143,30 @@ def test_times_with_nanoseconds_of_another_sign_are_refused() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "default"),
-    [("boolean", "false"), ("int", None), ("long", 0.0), (["null", "long"], "null")],
+    [
+        ("boolean", "false"),
+        ("int", None),
+        ("long", 0.0),
+        (["null", "long"], "null"),
+        ({"type": "array", "items": "int"}, None),
+        ({"type": "map", "values": "int"}, "{}"),
+        ("bytes", "\u20ac"),
+    ],
 )
 def test_an_invalid_default_of_a_writer_does_not_matter(kind: Any, default: Any) -> None:
     field = {"name": "a", "type": kind}
     schema = {"type": "record", "name": "R", "fields": [field]}
     text = json.dumps({**schema, "fields": [{**field, "default": default}]})
     payload = b"\x00"
-    value = False if kind == "boolean" else None if isinstance(kind, list) else 0
     read = Schema("AVRO", json.dumps(schema))
-    assert _read(read, [payload], Schema("AVRO", text)) == ([{"a": value}], {})
+    expected = _read(read, [payload])
+    assert expected[1] == {}
+    assert _read(read, [payload], Schema("AVRO", text)) == expected
+    nothing = json.dumps({**schema, "fields": [{"name": "b", "type": "int", "default": 1}]})
+    read = Schema("AVRO", nothing)
+    assert _read(read, [payload], Schema("AVRO", text)) == ([{"b": 1}], {})
+    if kind == "bytes":
+        return  # fastavro does not check its text
     with pytest.raises(SchemaError, match="Default value"):
         _read(Schema("AVRO", text), [payload])
 
