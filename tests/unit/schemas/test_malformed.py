@@ -102,7 +102,7 @@ HARMFUL: dict[str, tuple[Schema, Schema, list[bytes], str]] = {
         avro(record(("r", "R", {}), name="R")),
         avro(record(name="R")),
         [b""],
-        "too deep",
+        "250 levels deep",
     ),
     "2^34 nulls": (avro(layers("null")), avro(EMPTY), [], "more than 1000 values without bytes"),
     "lists of 2^34 nulls": (
