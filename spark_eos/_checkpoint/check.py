@@ -53,14 +53,14 @@ class CheckpointCheck:
         if finished:
             self._read("commits", finished[-1])
         if not logged:
-            self._check_initial()
+            self._check_initial(begun=False)
             return None
         last = logged[-1]
         if every_batch and last > 0:
             self._read("offsets", last - 1)
         lines = self._read("offsets", last)
         if last == 0 and not finished:
-            self._check_initial()
+            self._check_initial(begun=True)
         return LogEntry.of("\n".join(lines))
 
     def _read(self, part: str, batch_id: int) -> list[str]:
@@ -82,11 +82,15 @@ class CheckpointCheck:
                     raise self._damaged(name, line)
         return lines
 
-    def _check_initial(self) -> None:
+    def _check_initial(self, *, begun: bool) -> None:
         """Check the files with the first batch's start offsets, if Spark has written them."""
         for source in self._files.names("sources"):
             name = f"sources/{source}/0"
-            text = (self._files.read(name) or "").removeprefix("\0")
+            content = self._files.read(name)
+            if content is None and not begun:
+                # Spark creates the directory before it asks for these offsets, which may fail.
+                continue
+            text = (content or "").removeprefix("\0")
             first, _, rest = text.partition("\n")
             if kafka_positions(rest):
                 self._check_version(name, first, _NEWEST["sources"])

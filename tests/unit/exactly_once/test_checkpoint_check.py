@@ -53,6 +53,20 @@ def test_what_spark_has_not_begun() -> None:
     assert _check(begun) is None
 
 
+class _EmptyDirectory(CheckpointTexts):
+    def names(self, directory: str) -> list[str]:
+        return ["0"] if directory == "sources" else super().names(directory)
+
+
+def test_a_source_that_failed_before_it_had_offsets_may_try_again() -> None:
+    texts = {"metadata": _WHOLE["metadata"]}
+    assert CheckpointCheck(_EmptyDirectory(texts), _CURE).check_logs(every_batch=True) is None
+    # Once the first batch is logged, its start must be known.
+    logged = CheckpointCheck(_EmptyDirectory({**texts, "offsets/0": _WHOLE["offsets/0"]}), _CURE)
+    with pytest.raises(CheckpointError, match="sources/0/0"):
+        logged.check_logs(every_batch=True)
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
