@@ -189,13 +189,23 @@ def _aims(scenarios: Scenarios) -> list[str]:
     return rows
 
 
+def _of_schemas(about: Mapping[str, Any], scenarios: Scenarios) -> list[str]:
+    """Return the size of batches with schemas, if they were measured."""
+    if not any(" query, " in name for name in scenarios):
+        return []
+    return [
+        f"Batches with schemas have {50 * about['scale']:g} MB, or {200 * about['scale']:g} MB",
+        "with records of 1 KiB.",
+    ]
+
+
 def _conditions(about: Mapping[str, Any], scenarios: Scenarios) -> list[str]:
     cold, killed = (_seconds(scenarios[name], EQUAL + _ARCHIVE) for name in (_COLD, _KILLED))
     return [
         f"Medians of {about['rounds']} rounds (lowest to highest) after a warm-up, with four",
         f"partitions unless stated. Large batches have {100 * about['scale']:g} MB; those without",
-        f"a goal, or with schemas, {50 * about['scale']:g} MB, and {200 * about['scale']:g} MB",
-        "with schemas and 1 KiB. Empty cells: no goal, or not measured.",
+        f"a goal, {50 * about['scale']:g} MB. Empty cells: no goal, or not measured.",
+        *_of_schemas(about, scenarios),
         f"`make bench` on {about['date']}, commit {about['commit']}, code {about['code']}:",
         f"Spark {about['spark']}, Kafka {about['kafka']},",
         f"{about['machine']}, shared by broker, Spark and workers.",

@@ -27,7 +27,8 @@ class ArrowFiles:
     """Files below a location: a local path, a ``file:`` URI, or a URI that pyarrow knows."""
 
     def __init__(self, location: str) -> None:
-        self.location = location
+        # For messages only.
+        self.location = without_credentials(location)
         directory = local_directory(location)
         with self._refusing():
             if directory is not None:
@@ -41,10 +42,11 @@ class ArrowFiles:
         try:
             yield
         except (OSError, ValueError) as error:
-            what = f"checkpoint_location {self.location!r} can't be used here: {error}"
+            why = without_credentials(str(error))
             raise CheckpointError(
-                f"{without_credentials(what)}. It must be a path on this machine, or a URI that "
-                "pyarrow.fs.FileSystem.from_uri reads: s3, gs, abfs or hdfs"
+                f"checkpoint_location {self.location!r} can't be used here: {why}. It must be a "
+                "path on this machine, or a URI that pyarrow.fs.FileSystem.from_uri reads: s3, gs, "
+                "abfs or hdfs"
             ) from None
 
     def read(self, path: str) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from kafka import TopicPartition
 
 from spark_eos._client.checks import check_text
+from spark_eos._client.locations import without_credentials
 from spark_eos._client.settings import ClientSettings
 from spark_eos.errors import ConfigurationError, VerificationError
 from spark_eos.verify.cluster import Cluster
@@ -102,7 +103,9 @@ def compare(
         if topic in outputs:
             raise ConfigurationError(f"topic {topic!r} is both --expect and --output")
     if key and files is not None and not files.has_key:
-        raise ConfigurationError(f"--key needs a column 'key' in --expect {where!r}")
+        raise ConfigurationError(
+            f"--key needs a column 'key' in --expect {without_credentials(where)!r}"
+        )
     topics = [] if topic is None else [topic]
     with RowCounts() as counts, closing(Cluster(settings, timeout)) as cluster:
         expected = Partitions(cluster.partition_counts(topics))

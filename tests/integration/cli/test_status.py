@@ -256,6 +256,12 @@ def test_a_group_that_does_not_exist_is_one_line(flow: Flow) -> None:
         assert result.stderr.count("\n") == 1
 
 
+def test_a_target_that_does_not_exist_is_named(flow: Flow) -> None:
+    result = run("status", flow, "--target", f"{flow.target}-typo")
+    assert result.exit_code != 0
+    assert f"topic '{flow.target}-typo' does not exist" in result.stderr
+
+
 @contextmanager
 def _foreign_transaction(servers: str, topic: str, name: str, partition: int = 1) -> Iterator[None]:
     """Another client's transaction, with one record."""

@@ -50,11 +50,11 @@ def test_committed_records_are_lines_of_json(flow: Flow) -> None:
 
 def test_nothing_of_a_record_reaches_the_terminal_as_a_command(flow: Flow) -> None:
     with closing(Producer(flow.kafka)) as producer:
-        producer.produce(flow.target, "\x1b[2J\x9b2J\u202e")
+        producer.produce(flow.target, "\x1b[2J\x9b2J\u202e\u061c\U000e0041")
         producer.flush()
     shown = _run(flow, "consume", flow.target).output
     assert shown.isascii()
-    assert json.loads(shown)["value"] == "\x1b[2J\x9b2J\u202e"
+    assert json.loads(shown)["value"] == "\x1b[2J\x9b2J\u202e\u061c\U000e0041"
 
 
 def test_headers_that_can_not_be_read_are_null(flow: Flow) -> None:

@@ -389,6 +389,7 @@ def test_verify_needs_what_is_printed_for_it(
             result = _verify(flow)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
         assert all(word in result.stderr for word in words), result.stderr
+        assert "spark-eos acls --for verify prints" in result.stderr
     configs = lines[len(expected) :]
     assert len(configs) == 2
     for line, topic in zip(configs, (flow.source, flow.target), strict=True):

@@ -1,14 +1,20 @@
 """Commands and unusual input: other clusters' settings, names of others, large numbers."""
 
+import io
+from typing import cast
+
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from spark_eos._cli import main
 from spark_eos._cli import verify as verify_module
+from spark_eos._cli.findings import verify_tables
 from spark_eos._client.locations import without_credentials
 from spark_eos._client.settings import ClientSettings
 from spark_eos.acls import read_topic
 from spark_eos.errors import ConfigurationError
+from spark_eos.verify import Comparison, Difference, Finding, RowExample
 from spark_eos.verify.rows import ParquetRows
 
 SERVERS = ("--bootstrap-servers", "127.0.0.1:9")
@@ -45,6 +51,21 @@ def test_commands_for_a_secured_cluster_name_the_file_they_need() -> None:
         principal = ClientSettings(settings).principal
         assert ("--command-config FILE" in principal.command(read_topic("t"))) == config
         assert ("--kafka-config FILE" in principal.own_tool("abort", "--group-id", "g")) == config
+
+
+def test_names_of_others_are_no_commands_to_the_terminal() -> None:
+    example = RowExample("k", source="\x1b[2J.parquet:0", detail="held up by \u202eid")
+    kinds = [kind for kind in Difference if kind is not Difference.VALUE]
+    found: dict[Difference, Finding[RowExample]] = {kind: Finding() for kind in kinds}
+    found[Difference.MISSING] = Finding(1, (example,))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(
+        verify_tables(Comparison(rows_expected=1, records_out=0, by_key=False, found=found))
+    )
+    shown = cast("io.StringIO", console.file).getvalue()
+    assert "\\x1b[2J.parquet:0" in shown
+    assert "\\u202eid" in shown
+    assert {"\x1b", "\u202e"}.isdisjoint(shown)
 
 
 @pytest.mark.parametrize("offset", ["9" * 19, "9" * 20, "٣"])
