@@ -47,6 +47,18 @@ def in_connect_worker() -> bool:
     return _CONNECT_WORKER in os.environ
 
 
+def existing_session() -> SparkSession | None:
+    """Return the session that ``SparkSession.builder`` would return; None if it would make one."""
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    # Another thread may have made the session.
+    last = SparkSession._instantiatedSession
+    if last is None or last.sparkContext._jsc is None:
+        return None
+    return last
+
+
 def threads_are_pinned() -> bool:
     """Return True if each Python thread has its own JVM thread, and so its own local properties."""
     return isinstance(SparkContext._gateway, ClientServer)

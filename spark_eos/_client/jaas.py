@@ -17,6 +17,7 @@ _FLAGS: Final = ("required", "requisite", "sufficient", "optional")
 _HEAD: Final = re.compile(rf"\s*([^\s\"'=;]+)\s+(?:{'|'.join(_FLAGS)})(?=[\s;])", re.IGNORECASE)
 _TEXT: Final = r"""("(?:\\.|[^"\\\r\n])*"|'(?:\\.|[^'\\\r\n])*'|[^\s"'=;]+)"""
 _OPTION: Final = re.compile(rf"\s*{_TEXT}\s*=\s*{_TEXT}")
+_WORD: Final = re.compile(r"[A-Za-z_$][\w$.-]*", re.ASCII)
 _ESCAPE: Final = re.compile(r"\\([0-3][0-7]{0,2}|[0-7]{1,2}|.)")
 
 
@@ -32,8 +33,11 @@ class JaasLine:
     options: Mapping[str, str] = field(repr=False)
 
     def render(self) -> str:
-        """Format the line, with every value quoted."""
-        options = "".join(f" {name}={_quoted(value)}" for name, value in self.options.items())
+        """Format the line, with every value quoted, and names that Kafka would split."""
+        options = "".join(
+            f" {name if _WORD.fullmatch(name) else _quoted(name)}={_quoted(value)}"
+            for name, value in self.options.items()
+        )
         return f"{self.module} required{options};"
 
 

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from kafka import errors as kafka_errors
+from kafka.cluster import collect_hosts
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.net.selector import NetworkSelector
@@ -67,6 +68,7 @@ __all__ = [
     "SaslAuthenticateRequest",
     "SaslAuthenticateResponse",
     "api_name",
+    "bootstrap_hosts",
     "causes",
     "closed_by_peer",
     "ensure_valid_topic_name",
@@ -76,6 +78,8 @@ __all__ = [
 _SILENT: Final = 1.0
 # Time limit for connecting to one of several bootstrap servers.
 _FIRST_MS: Final = 3_000
+# The same for the only one, whose name may have several addresses.
+_ONLY_MS: Final = 10_000
 _STOP_MS: Final = 5_000
 
 
@@ -202,11 +206,15 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
 
     def get_connection(self, node_id: Any, *arguments: Any, **named: Any) -> Any:
         """Return the connection to a broker; it may not be established yet."""
-        self.check()
+        if not self.bootstrapped:
+            # Later, kafka-python itself connects to refresh its metadata. An error would end its
+            # refreshing for good, and no caller would see the error.
+            self.check()
         known = self._conns.get(node_id)
-        if "timeout_ms" in named and len(self.cluster.bootstrap_brokers()) > 1:
+        if "timeout_ms" in named:
             # By default, kafka-python would spend the whole time limit on one silent server.
-            named["timeout_ms"] = min(named["timeout_ms"], _FIRST_MS)
+            many = len(self.cluster.bootstrap_brokers()) > 1
+            named["timeout_ms"] = min(named["timeout_ms"], _FIRST_MS if many else _ONLY_MS)
         connection = super().get_connection(node_id, *arguments, **named)
         if connection is not known:
             self._met[node_id] = time.monotonic()
@@ -242,6 +250,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         avoided: int | None = None,
     ) -> Any:
         """Send a request to a node, by default any node but ``avoided``; return the answer."""
+        self.check()
         chosen = self.least_loaded_node(avoided) if node is None else node
         # Send a copy: a message keeps the version it was first sent with, but the next attempt may
         # go to a broker that speaks another version.
@@ -263,6 +272,7 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         return [await self._or_none(sent, until) for sent in under_way]
 
     def _sent(self, node: int, request: Any, timeout_ms: int) -> Any | None:
+        self.check()
         try:
             return self.send(copy.copy(request), node_id=node, request_timeout_ms=timeout_ms)
         except kafka_errors.UnknownBrokerIdError:
@@ -287,6 +297,11 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
             self.config["socket_options"],
             timeout_at,
         )
+
+
+def bootstrap_hosts(servers: str) -> list[tuple[str, int]]:
+    """Parse ``host:port,...`` as kafka-python does; raise ValueError if that fails."""
+    return [(host, port) for host, port, _family in collect_hosts(servers, randomize=False)]
 
 
 def api_name(request: Any) -> str:

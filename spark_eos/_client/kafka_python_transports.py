@@ -4,6 +4,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -80,17 +81,26 @@ async def open_transport(
 async def _connect(
     net: Any, host: str, port: int, options: Iterable[Any], timeout_at: float | None
 ) -> socket.socket:
-    attempt: socket.socket | OSError | None = None
+    failure: object = None
     try:
-        for *of_socket, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            attempt = await _attempt(net, of_socket, address, options, timeout_at)
-            if isinstance(attempt, socket.socket):
-                return attempt
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        attempt = error
-    except kafka_errors.KafkaTimeoutError:
-        raise kafka_errors.KafkaConnectionError("Connection timed out") from None
-    raise kafka_errors.KafkaConnectionError(str(attempt))
+        raise kafka_errors.KafkaConnectionError(str(error)) from None
+    for number, (*of_socket, _, address) in enumerate(addresses):
+        until = timeout_at
+        if until is not None:
+            # A silent address must leave time for the others.
+            now = time.monotonic()
+            until = now + (until - now) / (len(addresses) - number)
+        try:
+            attempt = await _attempt(net, of_socket, address, options, until)
+        except kafka_errors.KafkaTimeoutError:
+            failure = "Connection timed out"
+            continue
+        if isinstance(attempt, socket.socket):
+            return attempt
+        failure = attempt
+    raise kafka_errors.KafkaConnectionError(str(failure))
 
 
 async def _attempt(

@@ -68,6 +68,12 @@ class LetterHeaders:
     error_headers: dict[str, bytes]
 
 
+def replaced_headers(style: str, own: Iterable[Header]) -> list[str]:
+    """Return the names of a record's own headers that the explanation will replace."""
+    names = set(STYLES[style].values())
+    return [name for name, _ in own if name in names]
+
+
 def write_letter_headers(
     style: str, own: Iterable[Header], error_headers: Mapping[str, bytes]
 ) -> list[Header]:

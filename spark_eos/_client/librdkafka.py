@@ -29,7 +29,7 @@ from spark_eos._client.librdkafka_api import (
     Library,
     Message,
 )
-from spark_eos._client.oauth import TokenError
+from spark_eos._client.oauth import TokenError, called
 from spark_eos.errors import ConfigurationError
 
 _INSTALL: Final = "install confluent-kafka>=2.16,<3 from PyPI"
@@ -333,7 +333,7 @@ class Handle:
         api, why = self._library, c.create_string_buffer(_TEXT)
         self.awaits_token = False
         try:
-            made: tuple[Any, ...] = self._token((config or b"").decode())
+            made: tuple[Any, ...] = called(self._token, (config or b"").decode())
             token, expiry, principal, extensions = (*made, *_OF_TOKENS[len(made) - 2 :])
             pairs = [part.encode() for pair in dict(extensions).items() for part in pair]
             given = (TEXT * len(pairs))(*pairs)
@@ -341,7 +341,8 @@ class Handle:
             refused = api.oauthbearer_set_token(self._handle, *args, given, len(pairs), why, _TEXT)
             failure = why.value if refused else None
         except Exception as error:  # noqa: BLE001 - librdkafka reports it, and asks again
-            failure = f"oauth_cb failed: {error!r}".encode()
+            named = isinstance(error, TokenError | ConfigurationError)
+            failure = (str(error) if named else f"oauth_cb failed: {error!r}").encode()
             self.awaits_token = isinstance(error, TokenError) and not error.permanent
         if failure is not None:
             api.oauthbearer_set_token_failure(self._handle, failure)

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from kafka import errors as kafka_errors
+
 from spark_eos._client.kafka_python import AbstractTokenProvider
 from spark_eos._client.printable import printable
 from spark_eos._client.time_limit import within
-from spark_eos.errors import ConfigurationError, PrintableError
+from spark_eos.errors import ConfigurationError, PrintableError, escaped
 
 TokenFunction = Callable[[str], Any]
 """Takes librdkafka's ``sasl.oauthbearer.config`` and returns the token and its expiry in seconds
@@ -30,6 +32,10 @@ since 1970, optionally followed by the principal and a dict of SASL extensions."
 # Fraction of a token's lifetime after which it is renewed, as in Kafka's Java client.
 _RENEW_AFTER: Final = 0.8
 _TIMEOUT: Final = 10.0
+# Time limit of a token function, in seconds: heartbeats wait for it.
+_FUNCTION_TIMEOUT: Final = 20.0
+# Seconds until the next attempt to renew a token that is still valid.
+_RENEWAL_PAUSE: Final = 5.0
 _PATIENCE: Final = 5.0
 # Maximum size of an answer.
 _MAX_BYTES: Final = 1 << 20
@@ -38,12 +44,17 @@ _MAX_LIFETIME: Final = 86_400.0
 _REGION: Final = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
 
 
-class TokenError(PrintableError):
-    """No token could be obtained."""
+class TokenError(PrintableError, kafka_errors.KafkaConnectionError):  # type: ignore[misc]
+    """No token could be obtained; for kafka-python and its callers, a connection that failed."""
 
     def __init__(self, reason: str, *, permanent: bool) -> None:
         super().__init__(reason)
         self.permanent = permanent
+
+    @property
+    def text(self) -> str:
+        """The reason, without the name that kafka-python's errors put before their text."""
+        return escaped(str(self.args[0]))
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,17 @@ class MskIam:
         return str(token), expiry / 1000
 
 
+def called(function: TokenFunction, config: str) -> Any:
+    """Call a token function within a time limit; raise TokenError or ConfigurationError."""
+    try:
+        return within(_FUNCTION_TIMEOUT, partial(function, config), "token-function")
+    except (TokenError, ConfigurationError):
+        raise
+    except Exception as error:
+        setting = "sasl.mechanism=AWS_MSK_IAM" if isinstance(function, MskIam) else "oauth_cb"
+        raise TokenError(f"{setting} failed: {error!r}", permanent=False) from error
+
+
 def msk_signer() -> Any:
     try:
         return importlib.import_module("aws_msk_iam_sasl_signer.MSKAuthTokenProvider")
@@ -186,6 +208,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._extensions: dict[str, str] = {}
         self._lock = threading.Lock()
         self._token = ""
+        self._expiry = 0.0
         self._renewal = 0.0
 
     def token(self) -> str:
@@ -193,25 +216,30 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         with self._lock:
             now = time.time()
             if now >= self._renewal:
-                token, expiry, *more = self._made()
-                if len(more) > 1:
-                    self._extensions.update(more[1])
-                self._token = token
-                self._renewal = now + _RENEW_AFTER * (expiry - now)
+                try:
+                    self._renew(now)
+                except TokenError as error:
+                    now = time.time()  # the function may have taken a while
+                    if error.permanent or now >= self._expiry:
+                        raise
+                    self._renewal = now + _RENEWAL_PAUSE
             return self._token
+
+    def _renew(self, now: float) -> None:
+        token, expiry, *more = self._made()
+        if len(more) > 1:
+            self._extensions.update(more[1])
+        self._token, self._expiry = token, expiry
+        self._renewal = now + _RENEW_AFTER * (expiry - now)
 
     def extensions(self) -> dict[str, str]:
         return dict(self._extensions)
 
     def _made(self) -> Any:
         try:
-            made = self._function(self._config)
-        except TokenError:
-            raise
+            made = called(self._function, self._config)
         except ConfigurationError as error:
             raise TokenError(error.text, permanent=True) from error
-        except Exception as error:
-            raise TokenError(f"oauth_cb failed: {error!r}", permanent=False) from error
         if (
             not isinstance(made, tuple)
             or len(made) not in {2, 4}

@@ -1,5 +1,6 @@
 """Checks SASL settings, given by librdkafka's names or as a JAAS line, and builds a `Sasl`."""
 
+import ssl
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,7 +21,7 @@ from spark_eos._client.sasl import (
     TokenCallback,
     shaded,
 )
-from spark_eos._client.tls import pem
+from spark_eos._client.tls import pem, trust
 from spark_eos._client.urls import without_user_info
 from spark_eos.errors import ConfigurationError
 
@@ -50,6 +51,8 @@ _MSK: Final = "software.amazon.msk.auth.iam.IAMLoginModule"
 
 def sasl(settings: Mapping[str, Any]) -> Sasl:
     given = settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))
+    if settings.get("sasl.mechanisms", given) != given:
+        raise ConfigurationError("kafka: set sasl.mechanism or sasl.mechanisms, not both")
     line = _jaas(settings)
     if given is None:
         raise ConfigurationError(
@@ -146,6 +149,9 @@ def _oauth(settings: Mapping[str, Any]) -> Sasl:
     endpoint = str(settings[f"{OIDC}token.endpoint.url"])
     _check_endpoint(endpoint)
     scope = settings.get(f"{OIDC}scope")
+    authorities = pem(settings, "https.ca")
+    if authorities is not None:
+        trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), authorities, "https.ca")
     return Grant(
         shaded(_OAUTH),
         ClientCredentials(
@@ -153,7 +159,7 @@ def _oauth(settings: Mapping[str, Any]) -> Sasl:
             str(settings[f"{OIDC}client.id"]),
             str(settings[f"{OIDC}client.secret"]),
             None if scope is None else str(scope),
-            pem(settings, "https.ca"),
+            authorities,
             _extensions(str(settings.get(f"{OIDC}extensions", ""))),
         ),
     )

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
+from spark_eos._client.kafka_python import bootstrap_hosts
 from spark_eos._client.security import is_security_setting, security
 from spark_eos.acls import Principal
 from spark_eos.errors import ConfigurationError
@@ -23,6 +24,7 @@ _OWNED: Final = {
     "transaction.timeout.ms": "set transactions.timeout_ms instead",
     "group.id": "set group_id instead",
     "enable.idempotence": "a transactional producer is always idempotent",
+    "metadata.broker.list": "set bootstrap.servers instead",
     "acks": "a transactional producer needs acks=all",
     "request.required.acks": "a transactional producer needs acks=all",
     "delivery.report.only.error": "spark-eos counts delivery errors itself",
@@ -164,8 +166,7 @@ class ClientSettings:
                 raise ConfigurationError(
                     f"kafka[{name!r}] must be {kind}, not {type(value).__name__}"
                 )
-        if not str(named.get("bootstrap.servers", "")).strip():
-            raise ConfigurationError("kafka needs 'bootstrap.servers', such as 'localhost:9092'")
+        named["bootstrap.servers"] = _servers(str(named.get("bootstrap.servers", "")))
         self.security = security(named)
         self._settings = {
             name: value for name, value in named.items() if not is_security_setting(name)
@@ -234,12 +235,14 @@ class ClientSettings:
     def for_kafka_python(self) -> dict[str, Any]:
         """Return settings for kafka-python, which `spark_eos._kafka.connection` uses."""
         return {
-            "bootstrap_servers": [s.strip() for s in self.bootstrap_servers.split(",")],
+            "bootstrap_servers": self.bootstrap_servers.split(","),
             "client_id": str(self._settings.get("client.id", default_client_id())),
             "client_software_name": "spark-eos",
             "receive_message_max_bytes": 100_000_000,
             "max_in_flight_requests_per_connection": 64,
             "reconnect_backoff_max_ms": 1_000,
+            # For kafka-python's own requests; ours have a time limit each.
+            "request_timeout_ms": 10_000,
             "slow_task_threshold_secs": 0,
             **self.security.for_kafka_python(),
         }
@@ -263,6 +266,26 @@ class ClientSettings:
             if name in self._settings:
                 options[_SPARKS_PREFIX + javas] = str(self._settings[name])
         return options
+
+
+def _servers(given: str) -> str:
+    """Return ``bootstrap.servers`` without empty entries, if all clients can use the rest."""
+    servers = [server.strip() for server in given.split(",") if server.strip()]
+    if not servers:
+        raise ConfigurationError("kafka needs 'bootstrap.servers', such as 'localhost:9092'")
+    for server in servers:
+        try:
+            ((host, port),) = bootstrap_hosts(server)
+        except ValueError:
+            host, port = "", 0
+        # Java's clients need the port, and brackets around IPv6 addresses.
+        bare = ":" in host and "[" not in server
+        if not host or bare or not 0 < port < 65_536 or not server.endswith(f":{port}"):
+            raise ConfigurationError(
+                f"kafka['bootstrap.servers'] contains {server!r}, which must be HOST:PORT, such as "
+                "localhost:9092 or [::1]:9092"
+            )
+    return ",".join(servers)
 
 
 def _mapping(settings: object) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """TLS settings: read once, as PEM, for librdkafka, Python and Java."""
 
+import re
 import ssl
 import tempfile
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ NAMES: Final = frozenset(
         "enable.ssl.certificate.verification",
     }
 )
+_BLOCK: Final = re.compile(r"-----BEGIN [^\n]*?-----.*?-----END [^\n]*?-----", re.DOTALL)
 # Spark redacts options whose name or value contains a word like this one (spark.redaction.regex),
 # but does not recognize private keys. Text before a PEM is ignored (RFC 7468, section 2).
 _REDACTED_BY_SPARK: Final = "secret\n"
@@ -60,10 +62,7 @@ class Tls:
         if self.authorities is None:
             context.load_default_certs()
         else:
-            try:
-                context.load_verify_locations(cadata=self.authorities)
-            except (ssl.SSLError, ValueError) as error:
-                raise _unreadable("ssl.ca.location or ssl.ca.pem", error) from None
+            trust(context, self.authorities, "ssl.ca")
         if self.certificate is not None and self.key is not None:
             self._load_own(context, self.certificate, self.key)
         return context
@@ -96,6 +95,14 @@ class Tls:
         if self.key_password is not None:
             options["ssl.key.password"] = self.key_password
         return options
+
+
+def trust(context: ssl.SSLContext, authorities: str, stem: str) -> None:
+    """Trust authorities; raise an error that names the setting if OpenSSL can't read them."""
+    try:
+        context.load_verify_locations(cadata=authorities)
+    except (ssl.SSLError, ValueError) as error:
+        raise _unreadable(f"{stem}.location or {stem}.pem", error) from None
 
 
 def java_trust(authorities: str) -> dict[str, str]:
@@ -134,6 +141,8 @@ def tls(settings: Mapping[str, Any]) -> Tls:
     if key is not None:
         _check_key(key, encrypted="ssl.key.password" in settings)
     password = settings.get("ssl.key.password")
+    if key is None or "ENCRYPTED PRIVATE KEY" not in key:
+        password = None  # Java would try to decrypt the key
     return Tls(
         authorities=pem(settings, "ssl.ca"),
         certificate=certificate,
@@ -167,7 +176,11 @@ def pem(settings: Mapping[str, Any], stem: str) -> str | None:
         raise ConfigurationError(
             f"kafka[{name!r}] is not a PEM text: '-----BEGIN {label}-----' is missing"
         )
-    return str(text)
+    # Python's ssl module refuses comments that are not ASCII, and byte order marks.
+    blocks = _BLOCK.findall(str(text))
+    if not blocks:
+        raise ConfigurationError(f"kafka[{name!r}] is not a whole PEM text: '-----END' is missing")
+    return "\n".join(blocks) + "\n"
 
 
 def _check_key(key: str, *, encrypted: bool) -> None:

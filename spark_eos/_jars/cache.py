@@ -30,8 +30,12 @@ def cache_directory() -> Path:
     if chosen:
         return Path(chosen).expanduser().absolute()
     xdg = os.environ.get("XDG_CACHE_HOME")
-    base = Path(xdg) if xdg and Path(xdg).is_absolute() else Path.home() / ".cache"
-    return base / "spark-eos"
+    if xdg and Path(xdg).is_absolute():
+        return Path(xdg) / "spark-eos"
+    try:
+        return Path.home() / ".cache" / "spark-eos"
+    except RuntimeError as error:  # a container's user may have no home directory
+        raise JarError(f"{error} Set {CACHE_VARIABLE} to a directory for jars") from error
 
 
 def cached(*names: str) -> Path:

@@ -22,12 +22,19 @@ _PROBLEM = re.compile(
 )
 _MAX_PROBLEM_LINES = 25
 _ARCHIVE = "archive"
+# By default, Ivy waits forever.
+_CONNECT_MS = 30_000
+_READ_MS = 60_000
 # The default root is Maven Central. Skipping the POMs is three times as fast, and the lock already
 # contains all of their information.
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="maven"/>
+  <timeout-constraints>
+    <timeout-constraint name="limits" connectionTimeout="{connect}" readTimeout="{read}"/>
+  </timeout-constraints>
   <resolvers>
-    <ibiblio name="maven" m2compatible="true" usepoms="false" useMavenMetadata="false"/>
+    <ibiblio name="maven" m2compatible="true" usepoms="false" useMavenMetadata="false"
+      timeoutConstraint="limits"/>
   </resolvers>
 </ivysettings>"""
 
@@ -59,7 +66,8 @@ def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title:
     java = find_java()
     ivy = find_ivy()
     (work / "ivy.xml").write_text(_module(jars), encoding="utf-8")
-    (work / "settings.xml").write_text(_SETTINGS, encoding="utf-8")
+    limits = {"connect": _CONNECT_MS, "read": _READ_MS}
+    (work / "settings.xml").write_text(_SETTINGS.format(**limits), encoding="utf-8")
     command = [
         str(java.executable),
         "-Xmx256m",

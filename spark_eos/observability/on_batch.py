@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -34,10 +34,11 @@ def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnB
 
 def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
     """Log a committed batch, then call the observers in order."""
-    logger.info("%s", report, extra=report.fields())
+    after = f"after batch {report.batch_id} of group {report.group_id}; the batch is committed"
+    with suppress(Exception):  # a filter of the host's may fail, and the batch is committed
+        logger.info("%s", report, extra=report.fields())
     for observer in observers:
-        after = f"after batch {report.batch_id} of group {report.group_id}"
-        with _logging_errors(observer, f"{after}; the batch is committed"):
+        with _logging_errors(observer, after):
             observer(report)
 
 

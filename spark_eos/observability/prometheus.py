@@ -109,7 +109,8 @@ class _Families:
         """Add a batch to the metrics."""
         group = report.group_id
         self.batches.labels(group).inc()
-        self.attempts.labels(group).inc(report.attempts - 1)
+        # A staged batch that has no rows to write runs no job.
+        self.attempts.labels(group).inc(max(0, report.attempts - 1))
         self.transactions.labels(group).inc(report.transactions)
         self.bytes.labels(group).inc(report.bytes_written)
         self.timestamps_adjusted.labels(group).inc(report.timestamps_adjusted)
@@ -243,11 +244,13 @@ class PrometheusMetrics:
     def _serve(self) -> None:
         registry = self._registry or REGISTRY
         with _lock:
-            if self._port is None or self._bound is not None:
+            if self._port is None:
                 return
-            serving = _servers.get((self._address, self._port))
+            # Another object may have served the registry, and may have been closed since.
+            port = self._bound or self._port
+            serving = _servers.get((self._address, port))
             if serving is not None and serving[0] is registry:
-                self._bound = self._port
+                self._bound = port
                 return
             try:
                 server, _thread = serve(self._port, self._address, registry)

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from spark_eos.testing import broker_admin
 from spark_eos.testing.broker_leaders import GROUPS, TRANSACTIONS, Leaders
-from spark_eos.testing.broker_node import KafkaNode, NodeSettings
+from spark_eos.testing.broker_node import DEFAULT_HEAP, KafkaNode, NodeSettings
 from spark_eos.testing.broker_properties import cluster_ports
 from spark_eos.testing.broker_security import BrokerSecurity
 from spark_eos.testing.embedded_server import on_free_ports, start_together
@@ -89,7 +89,7 @@ class EmbeddedKafka:
         security: BrokerSecurity | None = None,
         features: Mapping[str, int] | None = None,
         jar_set: str | None = None,
-        heap: str = "256m",
+        heap: str = DEFAULT_HEAP,
         port: int | None = None,
         advertised_port: int | Sequence[int] | None = None,
         start_timeout: float = 60,
@@ -169,8 +169,7 @@ class EmbeddedKafka:
             start_together(stopped, self._create_credentials)
 
         # Another process may take a port between our choice and Kafka's start.
-        chosen = first and self._clients[0] is None
-        on_free_ports(attempts=5 if chosen else 1)(start)
+        on_free_ports(attempts=5 if first else 1)(start)
 
     def prepare(self) -> None:
         """Download the jars and archive their classes, as the first start would do."""

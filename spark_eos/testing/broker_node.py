@@ -19,7 +19,9 @@ from spark_eos.testing.broker_properties import (
 from spark_eos.testing.broker_security import BrokerSecurity
 from spark_eos.testing.embedded_server import HOST, EmbeddedServer, ServerImage
 
+DEFAULT_HEAP: Final = "256m"
 _STARTED: Final = "Kafka Server started"
+_TRAINING_TIMEOUT: Final = 180.0
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class KafkaNode(EmbeddedServer):
     """A node of an `EmbeddedKafka`, which creates its nodes; each is a broker and a controller.
 
     `kill`, `stop` and `pause` take the node away; `start` and `resume` bring it back with its data
-    and addresses. Meanwhile, the other nodes lead its partitions if more than half are running.
+    and addresses. Meanwhile, the other nodes lead its partitions if more than half are running; if
+    not, start the missing nodes together, with `EmbeddedKafka.start`.
 
     Attributes:
         id: The ``node.id``: 1 for the first node.
@@ -130,15 +133,24 @@ class KafkaNode(EmbeddedServer):
             and broker_admin.answers(self._ready, self.id)
         )
 
-    def _await_ready(self) -> None:
-        super()._await_ready()
+    def _await_ready(self, together: Sequence[EmbeddedServer] = ()) -> None:
+        super()._await_ready(together)
         self._ready = None
+
+    def _hint(self) -> str:
+        if len(self._cluster) == 1:
+            return ""
+        return (
+            "; unless more than half of the cluster's nodes run, use EmbeddedKafka.start(), which "
+            "starts them together"
+        )
 
     def _disconnect(self) -> None:
         self._ready = None
 
     def _trainee(self) -> "KafkaNode":
-        settings = NodeSettings({}, None, {}, self._settings.heap, self._settings.start_timeout)
+        # All brokers of this machine share the archive, whatever their settings are.
+        settings = NodeSettings({}, None, {}, DEFAULT_HEAP, _TRAINING_TIMEOUT)
         node = KafkaNode(1, self.jar_set, settings)
         node.settle((free_ports(),))
         return node

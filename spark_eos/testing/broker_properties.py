@@ -80,7 +80,9 @@ def cluster_ports(
     secured: Collection[str] = (),
 ) -> tuple[Ports, ...]:
     """Return the ports of each node: free ones, unless client or advertised ports are given."""
-    free = iter(free_numbers(len(clients) * (3 + len(secured))))
+    given = {*clients, *advertised} - {None}
+    numbers = free_numbers(len(clients) * (3 + len(secured)) + len(given))
+    free = (number for number in numbers if number not in given)
     chosen = [next(free) if client is None else client for client in clients]
     return tuple(
         Ports(

@@ -232,26 +232,37 @@ class EmbeddedServer(ABC):
             environment=environment,
         )
 
-    def _await_ready(self) -> None:
-        """Wait until the server answers requests; on failure, kill it and raise with its log."""
-        process = self._remains.process
-        if process is None:
-            raise RuntimeError(f"The {self._kind} was closed")
+    def _await_ready(self, together: Sequence["EmbeddedServer"] = ()) -> None:
+        """Wait until the server answers requests; on failure, kill it and raise with its log.
+
+        Servers that are started together need each other, so none of them may end meanwhile.
+        """
         deadline = time.monotonic() + self._start_timeout
         while not self._is_ready(self.log()[self._logged_before :]):
-            code = process.exit_code()
-            if code is None and time.monotonic() < deadline:
-                time.sleep(0.02)
-                continue
-            process.kill()
-            reason = (
-                f"did not answer within {self._start_timeout:g} s (start_timeout)"
-                if code is None
-                else f"ended with exit code {code}"
-            )
-            tail = "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
-            raise self._failed(f"The {self._kind} {reason}. The end of its log:\n{tail}")
+            for server in (self, *together):
+                code = server._process().exit_code()  # noqa: SLF001
+                if code is not None:
+                    raise server._not_started(f"ended with exit code {code}")  # noqa: SLF001
+            if time.monotonic() >= deadline:
+                raise self._not_started(
+                    f"did not answer within {self._start_timeout:g} s (start_timeout){self._hint()}"
+                )
+            time.sleep(0.02)
         self._has_run = True
+
+    def _hint(self) -> str:
+        """Return a cause, other than the time limit, why the server may not answer."""
+        return ""
+
+    def _process(self) -> ServerProcess:
+        if self._remains.process is None:
+            raise RuntimeError(f"The {self._kind} was closed")
+        return self._remains.process
+
+    def _not_started(self, reason: str) -> PrintableError:
+        self._process().kill()
+        tail = "\n".join(self.log().splitlines()[-_LOG_TAIL_LINES:])
+        return self._failed(f"The {self._kind} {reason}. The end of its log:\n{tail}")
 
 
 def start_together(
@@ -264,7 +275,7 @@ def start_together(
         for server, image in zip(servers, images, strict=True):
             server._begin(image)  # noqa: SLF001
         for server in servers:
-            server._await_ready()  # noqa: SLF001
+            server._await_ready(servers)  # noqa: SLF001
         then()
     except BaseException:
         for server in servers:
@@ -278,7 +289,10 @@ def start_together(
 def on_free_ports(attempts: int = 5) -> Retrying:
     """Return a wrapper that retries a function if another process took a port that was free."""
     return Retrying(
-        retry=retry_if_exception_message(match="(?s).*Address already in use"),
+        # Java's text for the error depends on the locale; Kafka's and the class's name don't.
+        retry=retry_if_exception_message(
+            match="(?s).*(failed to bind|BindException|Address alrea)"
+        ),
         stop=stop_after_attempt(attempts),
         reraise=True,
     )

@@ -1,8 +1,9 @@
 """Pytest fixtures: a broker, a schema registry and Spark, each started once per test run."""
 
+import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -13,7 +14,11 @@ if TYPE_CHECKING:
     from spark_eos.testing.broker import EmbeddedKafka
     from spark_eos.testing.registry import EmbeddedSchemaRegistry
 
-_LOG_LINES = 60
+_LOG_LINES: Final = 60
+_SERVERS: Final = {
+    "spark_eos.testing.broker": "EmbeddedKafka",
+    "spark_eos.testing.registry": "EmbeddedSchemaRegistry",
+}
 
 
 @contextmanager
@@ -80,27 +85,29 @@ def spark_eos_session(request: pytest.FixtureRequest) -> "Iterator[SparkSession]
             def test_count(spark_eos_session):
                 assert spark_eos_session.range(3).count() == 3
     """
+    from spark_eos._pyspark_internals import existing_session  # noqa: PLC0415
     from spark_eos.testing.spark import prepare_quick_start, spark_session  # noqa: PLC0415
 
     with _shown(request.config):
         prepare_quick_start()
+    existing = existing_session()
     session = spark_session("spark-eos-tests", quick_start=True)
     yield session
-    session.stop()
+    if session is not existing:  # it belongs to the user
+        session.stop()
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+# The older kind of wrapper, because each version of pytest and pluggy knows it.
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, None]:
     """Add the end of the servers' logs to the report of a failed test that used them."""
-    report = yield
+    outcome = yield
+    report = outcome.get_result()
     if report.failed:
-        from spark_eos.testing.broker import EmbeddedKafka  # noqa: PLC0415
-        from spark_eos.testing.registry import EmbeddedSchemaRegistry  # noqa: PLC0415
-
+        # The test's patches are still in place, so nothing is imported and no object is asked.
+        loaded = {name: sys.modules[name] for name in _SERVERS if name in sys.modules}
+        servers = tuple(getattr(module, _SERVERS[name]) for name, module in loaded.items())
         for name, used in getattr(item, "funcargs", {}).items():
-            if isinstance(used, EmbeddedKafka | EmbeddedSchemaRegistry):
+            if issubclass(type(used), servers):
                 lines = used.log().splitlines()[-_LOG_LINES:]
                 report.sections.append((f"Log of {name}", "\n".join(lines)))
-    return report

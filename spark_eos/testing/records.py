@@ -18,6 +18,7 @@ from spark_eos.errors import TopicNotFoundError
 from spark_eos.testing.broker_admin import TIMEOUT, Ends, end_offsets
 
 _PAUSE: Final = 0.02
+_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _SCHEMA: Final = (
     "key binary, value binary, headers array<struct<key: string, value: binary>>, "
     "partition int, offset long, timestamp timestamp"
@@ -49,7 +50,8 @@ def produce(
         rows: A DataFrame small enough to be collected, or dictionaries. Columns: ``value`` and
             ``key`` (string or bytes; None if absent), ``headers`` (pairs of string and bytes),
             ``partition`` (if absent, chosen by the key as in Kafka's Java producer) and
-            ``timestamp`` (if absent, the current time).
+            ``timestamp`` (if absent, the current time; rounded down to milliseconds, and
+            1970-01-01T00:00:00Z is written 1 ms later, because librdkafka takes it as absent).
 
     Returns:
         The records with their partitions and offsets, in the same order and with the columns of
@@ -164,7 +166,8 @@ def process_available(writer: _Writer, *, timeout: int = 60) -> list[StreamingQu
 
     Raises:
         pyspark.errors.StreamingQueryException: The query failed.
-        TimeoutError: The query took longer than `timeout` and was stopped.
+        TimeoutError: The query took longer than `timeout` and was stopped, or could not be stopped
+            within ``spark.sql.streaming.stopTimeout`` (a minute in sessions of `spark_session`).
 
     Examples:
         ::
@@ -174,11 +177,19 @@ def process_available(writer: _Writer, *, timeout: int = 60) -> list[StreamingQu
     """
     query = writer.trigger(availableNow=True).start()
     try:
-        if not query.awaitTermination(timeout):
-            raise TimeoutError(f"the query has not ended within {timeout} s (timeout)")
-        return query.recentProgress
-    finally:
+        ended = query.awaitTermination(timeout)
+        progress = query.recentProgress if ended else []
+    except BaseException:
         query.stop()
+        raise
+    overdue = f"the query has not ended within {timeout} s (timeout)"
+    try:
+        query.stop()
+    except Exception as error:
+        raise TimeoutError(f"{overdue}, and could not be stopped: {error}") from error
+    if not ended:
+        raise TimeoutError(overdue)
+    return progress
 
 
 def _client(kafka: Kafka) -> ClientSettings:
@@ -201,11 +212,17 @@ def _arguments(row: Mapping[str, Any]) -> dict[str, Any]:
             f"records have no column {', '.join(unknown)}; allowed are {', '.join(sorted(_GIVEN))}"
         )
     headers = [(name, _bytes(value)) for name, value in row.get("headers") or ()]
-    arguments = {"headers": headers, **{name: _bytes(row.get(name)) for name in ("key", "value")}}
+    arguments: dict[str, Any] = {
+        "headers": headers,
+        **{name: _bytes(row.get(name)) for name in ("key", "value")},
+    }
     if row.get("partition") is not None:
         arguments["partition"] = row["partition"]
     if row.get("timestamp") is not None:
-        arguments["timestamp"] = round(row["timestamp"].timestamp() * 1000)
+        since_epoch = row["timestamp"].astimezone(datetime.timezone.utc) - _EPOCH
+        milliseconds = since_epoch // datetime.timedelta(milliseconds=1)
+        # librdkafka takes 0 for the time of writing.
+        arguments["timestamp"] = milliseconds or 1
     return arguments
 
 

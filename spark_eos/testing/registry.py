@@ -92,6 +92,13 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
             "schema registry", RegistryStartError, port=port, start_timeout=start_timeout
         )
         self._heap = heap
+        self._given_port = port
+
+    def close(self) -> None:
+        """Stop the registry and remove its data; only `log` still works."""
+        super().close()
+        # Restarts keep the port, but a new registry may take any free one.
+        self._port = self._given_port
 
     @property
     def url(self) -> str:

@@ -7,8 +7,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from spark_eos.testing import guard
+
+_DISMISSAL: Final = 10.0
+"""Seconds within which a guard ends by itself."""
 
 
 class Guard:
@@ -16,7 +20,7 @@ class Guard:
 
     def __init__(self, directory: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", guard.__file__, str(directory)],
+            [sys.executable, "-I", "-S", guard.__file__, str(directory), str(os.getpid())],
             cwd="/",
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -33,7 +37,11 @@ class Guard:
     def dismiss(self) -> None:
         """End the guard; nothing is left to remove."""
         self.watch(guard.DISMISSED)
-        self._process.communicate()
+        try:
+            self._process.communicate(timeout=_DISMISSAL)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 class ServerProcess:

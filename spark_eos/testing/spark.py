@@ -1,16 +1,19 @@
 """A local Spark session that reads from Kafka and logs only errors."""
 
+import atexit
+import functools
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
 from importlib import resources
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from spark_eos._jars.jar_sets import spark_kafka_jars
 from spark_eos._jars.spark_image import quick_start_options, quoted
+from spark_eos._pyspark_internals import existing_session
 from spark_eos.testing.class_training import train
 
 _LOOPBACK = "127.0.0.1"
@@ -27,8 +30,8 @@ def spark_session(
 
     The session has Spark's Kafka source, no web interface, two shuffle partitions and the time zone
     UTC. It listens only on the loopback interface, runs Python workers with this interpreter, and
-    logs only errors. If a session is already active, it is returned unchanged, as with
-    `SparkSession.builder`.
+    logs only errors. If a session is already active, it is returned unchanged, even if it lacks
+    Spark's Kafka source.
 
     Args:
         app_name: Name of the application.
@@ -50,6 +53,10 @@ def spark_session(
             spark = spark_session(config={"spark.driver.memory": "2g"})
             spark.range(3).count()
     """
+    existing = existing_session()
+    if existing is not None:
+        # The builder would set the session's time zone and other settings.
+        return existing
     prepare_environment()
     settings = spark_settings(config, quick_start=quick_start)
     builder = SparkSession.builder.appName(app_name).master(master)
@@ -81,7 +88,9 @@ def spark_settings(
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir(), "spark-eos-warehouse")),
+        # By default, stopping a query waits forever for a Python function that hangs.
+        "spark.sql.streaming.stopTimeout": "60s",
+        "spark.sql.warehouse.dir": _warehouse(),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **given,
@@ -94,6 +103,20 @@ def spark_settings(
     for options in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
         settings[options] = _joined(" ", quoted([logging, *quick]), given.get(options))
     return settings
+
+
+@functools.cache
+def _warehouse() -> str:
+    """Create this process's directory for tables; it is removed when the process ends."""
+    # Each process needs its own, because its catalog does not know the tables of other processes.
+    directory = tempfile.mkdtemp(prefix="spark-eos-warehouse-")
+    atexit.register(_remove, directory, os.getpid())
+    return directory
+
+
+def _remove(directory: str, owner: int) -> None:
+    if os.getpid() == owner:  # not in a fork
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _joined(separator: str, ours: str, given: str | None) -> str:

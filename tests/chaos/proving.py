@@ -1,8 +1,8 @@
 """Checks that the faults detect deliberate breakages: one run with each, and one without.
 
 A breakage counts as detected if it violates an invariant of `chaos.invariants`, and if the same
-seed and faults violate none without it. A query that gets stuck detects nothing, and a harness that
-fails makes a result void.
+seed and faults violate none without it. A query that gets stuck detects nothing. A harness that
+fails makes a result void, and so do faults that find no occasion.
 """
 
 from collections.abc import Callable
@@ -58,6 +58,8 @@ def judged(name: str, broken: Outcome) -> Proof:
     found = next((v for v in broken.violations if v.rule.category is Category.INVARIANT), None)
     if found is not None:
         return Proof(name, faults, found)
+    if not faults:
+        return Proof(name, faults, None, "void, for no fault found an occasion: use another --seed")
     return Proof(name, faults, None, f"not found out: {broken.problem or 'all was well'}")
 
 

@@ -36,8 +36,9 @@ def test_a_violated_invariant_detects_a_breakage() -> None:
         ({"violations": [_NOT_NAMED]}, "not found out: promise violated"),
         ({"harness": "Traceback"}, "void, for the harness failed: Traceback"),
         ({"harness": "Traceback", "violations": [_DOUBLED]}, "void, for the harness failed"),
+        ({"faults": {}}, "void, for no fault found an occasion"),
     ],
-    ids=["nothing", "stuck", "only a promise", "the harness", "the harness, too"],
+    ids=["nothing", "stuck", "only a promise", "the harness", "the harness, too", "no fault"],
 )
 def test_nothing_else_detects_a_breakage(found: dict[str, Any], why: str) -> None:
     proof = _judged(**found)

@@ -12,6 +12,7 @@ ADAPTER = ROOT / "spark_eos" / "_pyspark_internals.py"
 # Names of ours may be like these: `self._plan` is.
 ATTRIBUTES = {
     "_active_spark_context",
+    "_instantiatedSession",
     "_explain_string",
     "_gateway",
     "_jc",

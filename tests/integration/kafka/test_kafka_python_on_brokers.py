@@ -26,6 +26,7 @@ from spark_eos._client.kafka_python import (
 )
 from spark_eos._client.oauth import TokenProvider
 from spark_eos._client.settings import ClientSettings
+from spark_eos.errors import AuthenticationError
 from spark_eos.testing import EmbeddedKafka
 from support.queries import until
 
@@ -316,3 +317,52 @@ def test_tokens_are_asked_for_with_their_extensions() -> None:
 @pytest.mark.parametrize("error", [BrokenPipeError(32, "Broken pipe"), ConnectionResetError()])
 def test_an_end_by_the_listener_while_sending_is_the_listeners(error: OSError) -> None:
     assert closed_by_peer(kafka_errors.KafkaConnectionError(error))
+
+
+def test_a_silent_address_leaves_time_for_the_others(
+    broker: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        # Once its backlog is full, a listener lets clients wait.
+        socket.create_server(("127.0.0.1", 0), backlog=0) as silent,
+        socket.create_connection(silent.getsockname()),
+    ):
+        host, _, port = broker.bootstrap_servers.rpartition(":")
+        found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        both = [(*found[0][:4], silent.getsockname()), *found]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+        with _connections(broker.bootstrap_servers) as (_loop, manager):
+            manager.reach(4)
+            assert manager.addresses()
+
+
+class _Refused(_Watched):
+    refusal: Exception | None = None
+
+    def check(self) -> None:
+        refusal, self.refusal = self.refusal, None
+        if refusal is not None:
+            raise refusal
+
+
+def test_a_refusal_does_not_end_the_refreshing_of_metadata(broker: EmbeddedKafka) -> None:
+    configuration = ClientSettings({"bootstrap.servers": broker.bootstrap_servers})
+    settings = configuration.for_kafka_python()
+    loop = EventLoop(settings)
+    manager = _Refused(loop.selector, settings)
+    try:
+        manager.reach(30)
+        for refusal in (AuthenticationError("refused"), None):
+            manager.sent.clear()
+            manager.refusal = refusal
+
+            def refreshed() -> bool:
+                manager.expire_metadata()  # which a refresh in progress would not notice
+                return "Metadata" in manager.sent
+
+            until(refreshed, lambda: "a refresh", 10)
+        manager.refusal = AuthenticationError("refused")
+        with pytest.raises(AuthenticationError):
+            loop.run(manager.answer, MetadataRequest(topics=[]), None, 10_000, 10_000)
+    finally:
+        loop.close(manager)

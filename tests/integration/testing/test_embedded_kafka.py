@@ -1,9 +1,11 @@
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from spark_eos._kafka.cluster import broker_features
 from spark_eos._kafka.connection import Connections
 from spark_eos.testing import BrokerStartError, EmbeddedKafka
 from spark_eos.testing.broker_admin import admin_client
+from spark_eos.testing.broker_properties import Ports, cluster_ports, free_numbers
 from spark_eos.testing.broker_security import BrokerSecurity, SecuredListener
+from spark_eos.testing.embedded_server import on_free_ports
 from support.connect_server import lives
 from support.flow import consume
 from support.members import deadline
@@ -261,3 +265,79 @@ def test_a_fork_leaves_the_broker_alone(kafka: EmbeddedKafka) -> None:
     assert alive(kafka.pid)
     assert data_directory(kafka.pid).exists()
     assert partitions(kafka, "none") is None
+
+
+# A child that outlives what its parent does, with the parent's pipes.
+FORK = """
+import os, time
+if os.fork() == 0:
+    time.sleep(30)
+    os._exit(0)
+"""
+
+
+def test_closing_does_not_wait_for_a_fork() -> None:
+    """A fork holds the pipe open on which the guard waits for its owner's end."""
+    script = f"""
+from spark_eos.testing import EmbeddedKafka
+kafka = EmbeddedKafka()
+kafka.start()
+{FORK}
+kafka.close()
+"""
+    # The fork must not hold this process's output open.
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=25, **quiet)
+
+
+@pytest.mark.slow
+def test_nothing_outlives_an_owner_that_has_forked() -> None:
+    script = OWNER.replace("print(", f"{FORK}\nprint(", 1)
+    with subprocess.Popen(
+        [sys.executable, "-c", script, "killed"], stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        number, name = owner.stdout.readline().split()
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        until(lambda: not alive(int(number)), lambda: "the broker's end", 30)
+        until(lambda: not Path(name).exists(), lambda: "its directory's end", 30)
+
+
+def test_given_ports_are_not_drawn() -> None:
+    given = free_numbers(3)
+    chosen = cluster_ports(given, [None, None, given[0]], ["SASL"])
+    drawn = [
+        n for ports in chosen for n in (ports.internal, ports.controller, *ports.secured.values())
+    ]
+    assert len({*drawn, *given}) == 9 + 3
+    assert [ports.client for ports in chosen] == given
+
+
+def test_a_port_that_another_process_has_taken_is_tried_again() -> None:
+    texts = iter(["java.net.BindException: Die Adresse wird bereits verwendet", ""])
+
+    def start() -> None:
+        if text := next(texts):
+            raise BrokerStartError(text)
+
+    on_free_ports()(start)
+
+
+@pytest.mark.slow
+def test_a_node_whose_port_is_taken_does_not_keep_the_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        first = [True]
+
+        def ports(*arguments: Any) -> tuple[Ports, ...]:
+            chosen = cluster_ports(*arguments)
+            if first.pop() if first else False:
+                return (chosen[0], replace(chosen[1], controller=taken.getsockname()[1]))
+            return chosen
+
+        monkeypatch.setattr("spark_eos.testing.broker.cluster_ports", ports)
+        with EmbeddedKafka(nodes=2) as kafka:
+            assert kafka.is_running
+        assert first == []

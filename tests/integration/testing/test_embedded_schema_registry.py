@@ -80,3 +80,12 @@ def test_one_that_can_not_start_shows_its_log() -> None:
     assert not registry.is_running
     with pytest.raises(RuntimeError, match="no URL"):
         _ = registry.url
+
+
+@pytest.mark.slow
+def test_a_new_registry_may_have_another_port() -> None:
+    registry = EmbeddedSchemaRegistry()
+    with registry:
+        port = urlsplit(registry.url).port
+    with socket.create_server(("127.0.0.1", port or 0)), registry:
+        assert urlsplit(registry.url).port != port

@@ -135,3 +135,34 @@ def test_loading_the_plugin_imports_nothing_heavy() -> None:
     )
     modules = set(result.stdout.split())
     assert not {"pyspark", "confluent_kafka", "kafka", "pyarrow", "rich"} & modules
+
+
+@pytest.mark.slow
+def test_a_failing_test_with_patched_modules_is_only_a_failing_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile("""
+        import sys
+        from unittest.mock import MagicMock
+
+        import pytest
+
+        class Lazy:
+            @property
+            def __class__(self):
+                raise RuntimeError("asked too early")
+
+        @pytest.fixture
+        def lazy():
+            return Lazy()
+
+        def test_that_fails(monkeypatch, lazy):
+            monkeypatch.setitem(sys.modules, "confluent_kafka", MagicMock())
+            assert False
+
+        def test_that_passes():
+            pass
+    """)
+    result = pytester.runpytest_subprocess("-q", "-p", "no:cacheprovider", "-p", "no:randomly")
+    result.assert_outcomes(passed=1, failed=1)
+    assert "INTERNALERROR" not in result.stdout.str()

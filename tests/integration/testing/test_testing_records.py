@@ -1,10 +1,13 @@
 """`spark_eos.testing`: producing and consuming records, with queries in between."""
 
 import datetime
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos.errors import TopicNotFoundError
-from spark_eos.testing import consume_committed, process_available, produce
+from spark_eos.testing import consume_committed, process_available, produce, spark_session
 from support.flow import Flow
 
 
@@ -112,3 +115,58 @@ def test_a_query_that_takes_too_long_is_stopped(spark_eos_session: SparkSession)
     with pytest.raises(TimeoutError, match=r"not ended within 1 s \(timeout\)"):
         process_available(rate.writeStream.foreachBatch(slow), timeout=1)
     assert not spark_eos_session.streams.active
+
+
+@pytest.mark.slow
+def test_a_query_that_can_not_be_stopped_is_reported(spark_eos_session: SparkSession) -> None:
+    released = threading.Event()
+
+    def hanging(_frame: DataFrame, _batch_id: int) -> None:
+        released.wait(60)
+
+    spark_eos_session.conf.set("spark.sql.streaming.stopTimeout", "2s")
+    rate = spark_eos_session.readStream.format("rate").load()
+    try:
+        with pytest.raises(TimeoutError, match=r"within 1 s .timeout., and could not be stopped"):
+            process_available(rate.writeStream.foreachBatch(hanging), timeout=1)
+    finally:
+        spark_eos_session.conf.set("spark.sql.streaming.stopTimeout", "60s")
+        released.set()
+        for query in spark_eos_session.streams.active:
+            query.stop()
+
+
+def test_the_first_millisecond_is_not_today(flow: Flow, spark_eos_session: SparkSession) -> None:
+    epoch = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+    moments = [epoch, epoch + datetime.timedelta(microseconds=1_999)]
+    rows = [{"value": "a", "timestamp": moment, "partition": 0} for moment in moments]
+    produced = produce(spark_eos_session, flow.broker, flow.source, rows)
+    found = produced.select(F.unix_millis("timestamp")).collect()
+    assert [row[0] for row in found] == [1, 1]
+
+
+def test_an_active_session_is_returned_unchanged(spark_eos_session: SparkSession) -> None:
+    conf = spark_eos_session.conf
+    settings = {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.shuffle.partitions": "7"}
+    before = {name: str(conf.get(name)) for name in settings}
+    for name, text in settings.items():
+        conf.set(name, text)
+    try:
+        found = spark_session(config={"spark.sql.shuffle.partitions": "3"})
+        assert found is spark_eos_session
+        assert {name: conf.get(name) for name in settings} == settings
+    finally:
+        for name, text in before.items():
+            conf.set(name, text)
+
+
+def test_each_process_has_its_own_tables() -> None:
+    script = "from spark_eos.testing.spark import _warehouse; print(_warehouse())"
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        ).stdout.strip()
+        for _ in range(2)
+    ]
+    assert found[0] != found[1]
+    assert not any(Path(name).exists() for name in found)

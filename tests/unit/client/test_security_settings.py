@@ -138,7 +138,7 @@ def jaas(line: str) -> dict[str, Any]:
         {**SCRAM, "ssl.ca.location": "/nowhere"},
         {**SCRAM, "ssl.ca.pem": "marker-secret"},
         {**SCRAM, "ssl.ca.pem": "x", "ssl.ca.location": "y"},
-        {**SCRAM, "ssl.certificate.pem": "-----BEGIN CERTIFICATE-----"},
+        {**SCRAM, "ssl.certificate.pem": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----"},
         {**SCRAM, "oauth_cb": "x"},
         without(OIDC, "sasl.oauthbearer.method"),
         without(OIDC, "sasl.oauthbearer.client.secret"),
@@ -250,3 +250,33 @@ def test_the_settings_that_the_docs_show_are_taken(tmp_path: Path) -> None:
         found = ClientSettings(run_block(settings, {}, **names)["kafka"])
         shown.append(found.security.protocol)
     assert shown == ["SSL", *["SASL_SSL"] * 5]
+
+
+def test_a_jaas_name_that_kafka_would_split_is_quoted() -> None:
+    line = JaasLine("some.Module", {"user_alice@example.com": "p w", "user_bob": "b"})
+    assert line.render() == 'some.Module required "user_alice@example.com"="p w" user_bob="b";'
+
+
+@pytest.mark.parametrize("before", ["# F\u0151tan\u00fas\u00edtv\u00e1ny\n", "\ufeff"])
+def test_text_around_certificates_is_ignored(before: str) -> None:
+    authority = before + trustme.CA().cert_pem.bytes().decode()
+    tls = {**SERVERS, "security.protocol": "SSL", "ssl.ca.pem": authority}
+    assert ClientSettings(tls).for_spark_source()["kafka.ssl.truststore.certificates"].isascii()
+    ClientSettings({**SERVERS, **OIDC, "https.ca.pem": authority})
+
+
+def test_https_authorities_are_checked_at_once() -> None:
+    broken = "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n"
+    with pytest.raises(
+        ConfigurationError, match=r"https\.ca\.location or https\.ca\.pem can't be used"
+    ):
+        ClientSettings({**SERVERS, **OIDC, "https.ca.pem": broken})
+
+
+@pytest.mark.parametrize("password", ["", "x"])
+def test_a_password_of_a_key_that_has_none_is_left_out(password: str) -> None:
+    """Java would try to decrypt the key."""
+    own = issued(trustme.CA(), "client")
+    tls = {"ssl.certificate.pem": own.chain, "ssl.key.pem": own.key, "ssl.key.password": password}
+    given = ClientSettings({**SERVERS, "security.protocol": "SSL", **tls})
+    assert "kafka.ssl.key.password" not in given.for_spark_source()

@@ -154,3 +154,30 @@ def test_options_of_the_source_become_texts() -> None:
     given = {"maxOffsetsPerTrigger": 10, "maxTriggerDelay": "15m", "groupIdPrefix": "a"}
     texts = check_source_options("earliest", given, ClientSettings(SERVERS))
     assert texts == {**given, "maxOffsetsPerTrigger": "10"}
+
+
+@pytest.mark.parametrize(
+    "server",
+    ["host", "host:", "host:None", "http://h:9092/", "[::1", "::1:9092", ":9092", "h:0", "h:65536"],
+)
+def test_an_address_that_not_all_clients_can_use_is_named(server: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"'bootstrap\.servers'\] contains.*HOST:PORT"
+    ) as info:
+        ClientSettings({"bootstrap.servers": f"localhost:9092,{server}"})
+    assert repr(server) in str(info.value)
+
+
+def test_addresses_without_empty_ones() -> None:
+    given = " localhost:9092, ,[::1]:9092,PLAINTEXT://b:1,"
+    servers = ClientSettings({"bootstrap.servers": given}).bootstrap_servers
+    assert servers == "localhost:9092,[::1]:9092,PLAINTEXT://b:1"
+
+
+def test_two_names_of_one_setting_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"set bootstrap.servers instead"):
+        ClientSettings({**SERVERS, "metadata.broker.list": "elsewhere:9092"})
+    login = {"security.protocol": "SASL_SSL", "sasl.username": "a", "sasl.password": "b"}
+    both = {"sasl.mechanism": "PLAIN", "sasl.mechanisms": "SCRAM-SHA-256"}
+    with pytest.raises(ConfigurationError, match="not both"):
+        ClientSettings({**SERVERS, **login, **both})

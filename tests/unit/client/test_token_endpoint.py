@@ -1,6 +1,7 @@
 """How a token endpoint could misuse a client secret or delay the client."""
 
 import json
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_eos._client import oauth
-from spark_eos._client.oauth import ClientCredentials, TokenError, TokenProvider
+from spark_eos._client.oauth import ClientCredentials, MskIam, TokenError, TokenProvider
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.connection import Connections
 from spark_eos._worker import producer as producer_module
@@ -262,3 +263,41 @@ def test_a_task_without_a_token_is_retried_if_it_can_get_one(
         ):
             producer.begin(lambda: None)
     assert caught.value.again is again
+
+
+def test_a_token_is_used_until_it_expires_if_no_other_can_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers: list[Any] = [("first", time.time() + 100), OSError("no answer"), OSError("no answer")]
+
+    def function(_config: str) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    provider = TokenProvider(function, "")
+    assert provider.token() == "first"
+    later = time.time() + 90
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert provider.token() == "first"
+    assert provider.token() == "first"  # not asked again at once
+    assert len(answers) == 1
+    monkeypatch.setattr(time, "time", lambda: later + 20)
+    with pytest.raises(TokenError, match="oauth_cb failed"):
+        provider.token()
+
+
+def test_a_token_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oauth, "_FUNCTION_TIMEOUT", 0.1)
+    forever = threading.Event()
+    provider = TokenProvider(lambda _: forever.wait(), "")
+    with pytest.raises(TokenError, match=r"oauth_cb failed: TimeoutError\('no complete answer"):
+        provider.token()
+    forever.set()
+
+
+def test_a_token_that_amazon_refuses_is_not_blamed_on_a_function() -> None:
+    provider = TokenProvider(MskIam("eu-west-1", profile="no such profile"), "")
+    with pytest.raises(TokenError, match=r"sasl.mechanism=AWS_MSK_IAM failed"):
+        provider.token()

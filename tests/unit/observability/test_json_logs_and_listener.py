@@ -89,3 +89,28 @@ def test_lag_is_logged_where_it_is_known(kind: str) -> None:
 def test_a_listener_can_not_travel() -> None:
     with pytest.raises(ConfigurationError, match="join reports and progress by query_id"):
         pickle.dumps(BatchListener(print))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("lag", {("orders", 0): 3}, {"('orders', 0)": 3}),
+        ("share", float("nan"), "nan"),
+        ("shares", [float("inf"), 0.5], ["inf", 0.5]),
+        ("file", "caf\udce9", "caf\udce9"),
+        ("path", Path("a"), "a"),
+    ],
+)
+def test_no_record_is_lost_because_of_an_extra(name: str, value: object, found: object) -> None:
+    line = JsonFormatter().format(logging.makeLogRecord({name: value}))
+    assert json.loads(line, parse_constant=pytest.fail)[name] == found
+    assert line.isascii()
+
+
+def test_extras_replace_no_member_and_may_contain_themselves() -> None:
+    endless: list[object] = []
+    endless.append(endless)
+    given = {"level": "theirs", "levelname": "INFO", "endless": endless, "stack_info": "Stack:"}
+    document = json.loads(JsonFormatter().format(logging.makeLogRecord(given)))
+    assert (document["level"], document["level_"]) == ("INFO", "theirs")
+    assert (document["endless"], document["stack"]) == ("<list>", "Stack:")

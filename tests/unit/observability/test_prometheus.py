@@ -6,6 +6,7 @@ import pickle
 import re
 import socket
 import urllib.request
+from dataclasses import replace
 
 import pytest
 from prometheus_client import CollectorRegistry, Metric
@@ -177,3 +178,25 @@ def test_only_this_host_reaches_metrics_by_default(registry: CollectorRegistry) 
                 socket.create_connection(("127.0.0.2", metrics.port), 5).close()
         finally:
             metrics.close()
+
+
+def test_a_staged_batch_without_rows_is_counted(registry: CollectorRegistry) -> None:
+    empty = replace(REPORT, attempts=0, transactions=0, milliseconds={"total": 5.0})
+    PrometheusMetrics(registry=registry)(empty)
+    labels = {"group_id": REPORT.group_id}
+    assert _value(registry, "retry_attempts_total", **labels) == 0
+    assert _value(registry, "last_seen_timestamp_seconds", **labels)
+
+
+def test_metrics_are_served_again_if_another_object_has_stopped(
+    registry: CollectorRegistry,
+) -> None:
+    first = PrometheusMetrics(registry=registry, port=0)
+    first(REPORT)
+    second = PrometheusMetrics(registry=registry, port=first.port)
+    second(REPORT)
+    first.close()
+    second(REPORT)
+    with urllib.request.urlopen(f"http://127.0.0.1:{second.port}/metrics", timeout=60) as answer:
+        assert answer.status == 200
+    second.close()
