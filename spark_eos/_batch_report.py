@@ -117,7 +117,8 @@ class BatchReport:
         rows_skipped: Output rows that an earlier attempt had already committed.
         bytes_written: Bytes of the rows passed to the producers, as Arrow holds them.
         transactions: Transactions committed.
-        attempts: Spark jobs needed; 1 unless something was retried.
+        attempts: Spark jobs needed: 1 unless something was retried, or 0 if a staged batch has no
+            rows to write.
         offset_commit_version: Version of TxnOffsetCommit that the tasks sent, or the lower version
             if they sent both. If they sent none, the version that the cluster supported at the
             start.

@@ -135,7 +135,8 @@ class Principal:
     def own_tool(self, command: str, *options: str) -> str:
         """Return a ``spark-eos`` command for the cluster, quoted for a shell."""
         servers = ["--bootstrap-servers", self.bootstrap_servers]
-        # Its files have options of another kind, so the administrator's file can't be named.
+        # spark-eos reads a file of librdkafka's settings, not Java's, so the administrator's file
+        # does not fit.
         config = [] if self.command_config is None else ["--kafka-config", "FILE"]
         return shlex.join(["spark-eos", command, *servers, *config, *options])
 

@@ -52,7 +52,7 @@ def warn(
 
     Args:
         logger: The caller's logger.
-        entry: The entry's code.
+        entry: The code of the entry that ``spark-eos explain`` prints.
         text: The message, as for ``Logger.warning``.
         arguments: The message's arguments, as for ``Logger.warning``.
         trace: Whether to also log the exception that is being handled.

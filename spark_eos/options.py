@@ -126,9 +126,10 @@ class DeadLetters(_Options):
     Args:
         topic: Topic for rows that can't be written; without a topic, the query fails at the first
             such row.
-        limit: Maximum number of dead letters in a batch; more end the query. A float is a share of
-            the batch's source records (staged: of its rows), but at least 100. Unless the limit is
-            1.0, a batch of more than five rows that all have the same error also ends the query.
+        limit: Maximum number of dead letters in a batch; the query ends if there are more. A float
+            is a share of the batch's source records (staged: of its rows), and always allows 100
+            dead letters. Unless the limit is 1.0, a batch of more than five rows that all have the
+            same error also ends the query.
         headers: Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``),
             ``streams`` (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).
         stacktrace: Whether to add an ``error``'s stack trace, if any. It may show records' values.

@@ -46,22 +46,23 @@ class CheckpointCheck:
         if finished and finished[-1] > max(logged, default=-1):
             what = f"offsets up to batch {logged[-1]} only" if logged else "no offsets of any batch"
             raise self._error(
-                f"calls batch {finished[-1]} finished but has {what}: a write failed, or files "
+                f"marks batch {finished[-1]} as finished but has {what}: a write failed, or files "
                 "were removed",
                 "offsets",
             )
         if finished:
             self._read("commits", finished[-1])
         if not logged:
-            self._check_initial(begun=False)
+            self._check_initial(None)
             return None
         last = logged[-1]
         if every_batch and last > 0:
             self._read("offsets", last - 1)
         lines = self._read("offsets", last)
+        entry = LogEntry.of("\n".join(lines))
         if last == 0 and not finished:
-            self._check_initial(begun=True)
-        return LogEntry.of("\n".join(lines))
+            self._check_initial(entry)
+        return entry
 
     def _read(self, part: str, batch_id: int) -> list[str]:
         """Return the lines of a log entry; the first two are its version and metadata."""
@@ -82,20 +83,24 @@ class CheckpointCheck:
                     raise self._damaged(name, line)
         return lines
 
-    def _check_initial(self, *, begun: bool) -> None:
-        """Check the files with the first batch's start offsets, if Spark has written them."""
+    def _check_initial(self, entry: LogEntry | None) -> None:
+        """Check the files with the first batch's start offsets; ``entry`` is its log entry."""
+        ends = {} if entry is None else entry.by_source()
         for source in self._files.names("sources"):
             name = f"sources/{source}/0"
             content = self._files.read(name)
-            if content is None and not begun:
-                # Spark creates the directory before it asks for these offsets, which may fail.
+            if entry is not None:
+                of_kafka = bool(kafka_positions(ends.get(source, "")))
+            else:
+                # Spark creates the directory before it asks for the offsets, which may fail. Only
+                # Kafka's file begins with a zero byte; other sources write what they like.
+                of_kafka = content is not None and content[:1] in ("", "\0")
+            if not of_kafka:
                 continue
-            text = (content or "").removeprefix("\0")
-            first, _, rest = text.partition("\n")
-            if kafka_positions(rest):
-                self._check_version(name, first, _NEWEST["sources"])
-            elif first.startswith("v") or not text:
+            first, _, rest = (content or "").removeprefix("\0").partition("\n")
+            if not kafka_positions(rest):
                 raise self._damaged(name, rest)
+            self._check_version(name, first, _NEWEST["sources"])
 
     def _check_version(self, name: str, line: str, newest: int) -> None:
         version = _VERSION.fullmatch(line)

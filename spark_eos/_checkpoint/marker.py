@@ -42,7 +42,7 @@ class Marker:
     checkpoint_may_lag: bool = False
 
     def names(self, partition: TopicPartition, topic_id: uuid.UUID | None) -> bool:
-        """Return True if rows of a partition may have been written."""
+        """Return True if the marker lists a partition of a direct or mirrored query."""
         topic, index = partition
         if self.topic_ids.get(topic) != topic_id:
             return False

@@ -282,15 +282,16 @@ class OffsetLog:
 class LogFiles(Files, Protocol):
     """The file operations for completing Spark's own logs in a checkpoint."""
 
-    # Spark needs the copied entry: whatever its options are, it reads the entry of the batch before
-    # the last one. With availableNow, no mode of Spark does without that entry.
+    # Unless Spark tracks progress asynchronously, which it never does with availableNow, Spark
+    # needs the entry of the batch before the last one. If that entry is missing, an earlier entry
+    # is copied.
 
     def copy_file(self, source: str, target: str) -> None:
         """Create a file with another file's text; it appears complete or not at all."""
 
 
 def complete_logs(files: LogFiles, *, every_batch: bool) -> int | None:
-    """Let Spark start from logs that were written asynchronously; return the batch added."""
+    """Add the log entry that Spark needs after asynchronous progress; return its batch, if any."""
     if not OffsetLog(files).markers.read().checkpoint_may_lag:
         return None
     logged = numbers(files, "offsets")

@@ -57,7 +57,7 @@ def offset_commit_version(features: cluster.BrokerFeatures, where: Principal) ->
 
 
 def check_brokers(start: Start, settings: WriterSettings, deadline: Deadline) -> int:
-    """Ask a broker for the newest usable version of TxnOffsetCommit."""
+    """Return the newest usable version of TxnOffsetCommit; ask a broker only once per start."""
 
     def ask() -> int:
         features = cluster.broker_features(start.target, deadline)
@@ -182,7 +182,7 @@ def warn_of_unknown_limits(start: Start, settings: WriterSettings, deadline: Dea
 def check_cluster(
     start: Start, settings: WriterSettings, sources: Collection[str], deadline: Deadline
 ) -> int:
-    """Run all of the checks above."""
+    """Check brokers, ACLs and topics; return the newest usable version of TxnOffsetCommit."""
     version = check_brokers(start, settings, deadline)
     check_authorization(start, settings, sources, deadline)
     check_target_topic(start, settings.topic, settings, deadline)

@@ -100,7 +100,7 @@ class Start:
         return what in self._results
 
     def handed_over(self) -> "Start":
-        """Return a run's start that takes over all connections and results; open new ones here."""
+        """Move all connections and results to a new start, for a run, and return that start."""
         taken = Start(self._settings)
         with self._lock:
             self._renew_if_too_old()

@@ -42,6 +42,11 @@ def set_progress(
         raise ConfigurationError(
             f"the progress of group {group_id!r} is in topic {topic!r}, not in {progress_topic!r}"
         )
+    if known.staged or any(partition.topic != topic for partition in known.partitions):
+        raise ConfigurationError(
+            f"group {group_id!r} does not belong to a mirrored query, whose progress is in topic "
+            f"{topic!r}: its offsets can't be set with this command"
+        )
     assigned = {source: pairs[source].progress for source in wanted if source in pairs}
     if missing := sorted(wanted.keys() - assigned.keys()):
         if source_connections is None:

@@ -104,7 +104,7 @@ class Delivery(ABC):
     # How a query continues after its checkpoint is lost.
     without_checkpoint: ClassVar[str] = CONTINUE_EMPTY
     # True if progress partitions stand for the sources, which may then be in any cluster.
-    in_progress_topic: ClassVar[bool] = True
+    uses_progress_topic: ClassVar[bool] = True
 
     # A stream, before its run -----------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Delivery(ABC):
         """Refuse sources that this delivery can't read, in the plan that Spark runs."""
 
     @classmethod
-    def check_logged(cls) -> None:
+    def check_asynchronous_progress(cls) -> None:
         """Refuse asynchronous progress tracking if Spark must repeat batches unchanged."""
         return
 
@@ -147,12 +147,12 @@ class Delivery(ABC):
     def reads_here(cls, start: Start, servers: str) -> bool:
         """Return True if a source of the stream is in the target's cluster."""
         # Without a progress topic, a query commits the offsets of sources in the target's cluster.
-        return not cls.in_progress_topic or same_cluster(start.target, servers, start.deadline())
+        return not cls.uses_progress_topic or same_cluster(start.target, servers, start.deadline())
 
     @classmethod
     def progress_topics(cls, start: Start, topic: ProgressTopic) -> set[str]:
         """Return further topics whose offsets are committed; create them if they are missing."""
-        if not cls.in_progress_topic:
+        if not cls.uses_progress_topic:
             return set()
         ensure_progress_topic(start.target, topic, start.deadline())
         start.remember(read_topic(topic.name))
@@ -213,7 +213,7 @@ class Delivery(ABC):
 
     @abstractmethod
     def partitions_to_fence(self, batch: Batch) -> Partitions:
-        """Return the group's partitions to take over and read before their offsets are known."""
+        """Return the group's partitions to fence and read before the first batch is planned."""
 
     def check_group(self, batch: Batch) -> None:
         """Refuse a group whose offsets belong to another delivery or query."""
@@ -301,7 +301,7 @@ class Delivery(ABC):
         )
 
     def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
-        """Return a context for a job, to explain its failure if source records were deleted."""
+        """Return a context for a job that explains a failure due to deleted source records."""
         del planned
         return contextlib.nullcontext()
 

@@ -53,9 +53,9 @@ def query_of_stream(
     suited = [
         each for each in DELIVERIES.values() if each.rejection(other_cluster=other_cluster) is None
     ]
-    wished = suited if wanted == AUTO else [DELIVERIES[wanted]]
-    reason = wished[0].why if wanted == AUTO else f"delivery={wanted!r} is set"
-    for delivery, fallback in zip(wished, [*wished[1:], None], strict=True):
+    candidates = suited if wanted == AUTO else [DELIVERIES[wanted]]
+    reason = candidates[0].why if wanted == AUTO else f"delivery={wanted!r} is set"
+    for delivery, fallback in zip(candidates, [*candidates[1:], None], strict=True):
         try:
             delivery.check_stream(frame, plans)
             delivery.check_clusters(start, sources)
@@ -65,8 +65,8 @@ def query_of_stream(
                 raise
             reason = error.text
     # Check the columns after the plan, because the plan may be the reason why columns are missing.
-    # Columns don't determine the delivery: a query keeps its first delivery, and a column is easily
-    # forgotten.
+    # A missing column never changes the delivery: the column may have been forgotten, and a query
+    # keeps its first delivery.
     delivery.check_columns(frame.schema, settings.topic)
     return SinkQuery(
         settings=settings,
@@ -78,7 +78,7 @@ def query_of_stream(
         delivery=delivery,
         fallback=fallback,
         why=_without_advice(reason),
-        forced=delivery is not wished[0],
+        forced=delivery is not candidates[0],
     )
 
 

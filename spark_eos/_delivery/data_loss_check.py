@@ -35,7 +35,10 @@ class DataLossCheck:
         sources: Sources,
         outcome: str = "can't be written any more",
     ) -> tuple[LostRecords, ...]:
-        """Return the batch's deleted, unwritten records; raise an error if none may be lost."""
+        """Return the batch's records that were deleted before they were written.
+
+        With ``fail_on_data_loss``, raise an error if there are any.
+        """
         concerned = {
             partition
             for partition, end in batch.ends.items()

@@ -38,7 +38,7 @@ class DirectDelivery(Delivery):
     name = DIRECT
     why = "its rows stay in their source partitions"
     continues_from = "the group's offsets"
-    in_progress_topic = False
+    uses_progress_topic = False
 
     @classmethod
     def rejection(cls, *, other_cluster: bool) -> str | None:
@@ -93,7 +93,7 @@ class DirectDelivery(Delivery):
             offsets.known.owner or self.owner(batch),
             offsets.known,
             offsets.sources,
-            self._read(batch),
+            self._group_partitions(batch),
             self._settings.moved_from,
             begun_with=marker.group_id if marker.topic_ids else None,
         )
@@ -102,13 +102,14 @@ class DirectDelivery(Delivery):
         """Warn if the query continues from offsets that its checkpoint doesn't mention."""
         super().learn(batch)
         marker = self._marker(batch)
-        offsets, read = self._offsets, self._read(batch)
+        offsets, read = self._offsets, self._group_partitions(batch)
         begun = not offsets.known.partitions.isdisjoint(read)
         owners = owners_of(offsets.known, read)
         what = ownership_change(
             self.owner(batch),
             owners,
-            # A run that was not allowed to use the group has left a marker.
+            # A marker alone does not show that the query has run: a run that was refused the group
+            # leaves a marker, too.
             new=begun and batch.id == 0 and (bool(owners) or marker.group_id is None),
         )
         if not what:
@@ -132,7 +133,7 @@ class DirectDelivery(Delivery):
         connections, deadline = self._start.source, self._settings.group_deadline()
         starts = FirstOffsets(connections).of(read, deadline)
         ends = end_offsets(connections, topics, deadline, needed=read)
-        committed = self._of_source(self._offsets.committed)
+        committed = self._by_source_partition(self._offsets.committed)
         left = done = 0
         for partition, start in starts.items():
             at = max(start, committed.get(partition, start))
@@ -141,7 +142,7 @@ class DirectDelivery(Delivery):
                 left += max(0, end.last_stable - at)
         return left, done
 
-    def _read(self, batch: Batch) -> set[TopicPartition]:
+    def _group_partitions(self, batch: Batch) -> set[TopicPartition]:
         """Return the group's partitions that stand for a batch's source partitions."""
         return set(map(self._offsets.sources.partition, batch.source.ends))
 
@@ -162,13 +163,13 @@ class DirectDelivery(Delivery):
         batch = planned.batch
         return self._data_loss.explaining(lambda: self._lost(batch, self._offsets.committed))
 
-    def _of_source(self, committed: Positions) -> Positions:
+    def _by_source_partition(self, committed: Positions) -> Positions:
         source = self._offsets.sources.source
         return {source(partition): offset for partition, offset in committed.items()}
 
     def _lost(self, batch: Batch, committed: Positions) -> tuple[LostRecords, ...]:
         sources = self._offsets.sources
-        return self._data_loss.lost(batch.source, self._of_source(committed), sources)
+        return self._data_loss.lost(batch.source, self._by_source_partition(committed), sources)
 
     def _new_marker(self, planned: PlannedBatch) -> Marker:
         read = by_topic(planned.batch.source.ends).items()

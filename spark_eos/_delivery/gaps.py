@@ -24,7 +24,8 @@ def check_not_cut(group: Group, batch: BatchRange, sources: Sources) -> None:
             raise RecordsLostError(
                 f"{sources.name(partition)} ends at {end}, and group {group.id!r} has read it up "
                 f"to {start}, so nothing is written. Either a producer's transaction is open "
-                f"before {start}; if so, start again once it has ended. Or brokers have lost the "
+                f"before {start}; if so, start again once it has ended, with an empty "
+                "checkpoint_location and the same group_id. Or brokers have lost the "
                 "last records (unclean leader election, or a failed disk), and new records at "
                 f"offsets {end} to {start - 1} would count as written; if so, set the group's "
                 f"offset to {end} while the query is stopped "

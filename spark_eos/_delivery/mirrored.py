@@ -36,7 +36,7 @@ class MirroredDelivery(DirectDelivery):
 
     name = MIRRORED
     why = f"{DirectDelivery.why}, in another cluster"
-    in_progress_topic = True
+    uses_progress_topic = True
 
     @classmethod
     def rejection(cls, *, other_cluster: bool) -> str | None:
@@ -197,8 +197,8 @@ class MirroredDelivery(DirectDelivery):
             f"partitions are no longer known ({lost}): their offsets have expired "
             "(offsets.retention.minutes), were deleted, or were set by other tools. So it is not "
             f"known whether {first} is new, and nothing is written. Restore the query's "
-            "checkpoint, which may know; or find out how far each source partition was "
-            "written (spark-eos verify) and set the progress of those that have none while the "
+            "checkpoint, which may name these source partitions; or find out how far each source "
+            "partition was written (spark-eos verify) and set the missing progress while the "
             f"query is stopped ({wanted}); or start over with another group_id and another "
             "checkpoint_location"
         )

@@ -33,7 +33,7 @@ def check_owner(
     *,
     begun_with: str | None,
 ) -> None:
-    """Refuse offsets of a query that writes to another topic, or shares no source."""
+    """Refuse offsets of another query, unless this query may continue from them."""
     every = {owner for owners in known.owners.values() for owner in owners}
     moved = (moved_from or "").replace(",", " ").split()
     admitted = {own.query, *(Owner.of(query, None).query for query in moved)}
@@ -51,8 +51,8 @@ def check_owner(
         return
     if strangers and begun_with is not None:
         what = (
-            f"has a checkpoint of its own, and this one is of group {begun_with!r}. Records that "
-            "its offsets have passed would never be written by this query"
+            f"has its own checkpoint, and this query's checkpoint is of group {begun_with!r}. "
+            "Records that its offsets have passed would never be written by this query"
         )
         raise _group_owned_error(group_id, strangers, what)
     before = {*known.partitions, *known.set_by_others}
@@ -143,7 +143,8 @@ def changed_delivery(
     since = f", since {why}" if why else ""
     return CheckpointError(
         f"the query of this checkpoint or group has written with delivery={noted!r}, and would "
-        f"now write with delivery={wanted!r}{since}. Their offsets mean different things: {cure}; "
+        f"now write with delivery={wanted!r}{since}. The offsets of the two deliveries mean "
+        f"different things: {cure}; "
         "or begin with another checkpoint_location and another group_id, which writes everything "
         "again unless you choose where to start (starting_offsets, or the new group's offsets)"
     )

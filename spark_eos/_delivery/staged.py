@@ -1,8 +1,8 @@
 """Staged delivery: each offset stands for a file of the batch; partition 0 names the files."""
 
 # A batch's rows are first staged in files. Then an offset commit names the files; the broker
-# accepts it only from the group's current member. From then on, exactly these files are written for
-# the batch, however often it is repeated.
+# accepts it only from the group's current member. From then on, exactly the rows in these files
+# are written for the batch, however often the batch is repeated.
 
 import functools
 import logging
@@ -63,6 +63,12 @@ class StagedFiles(Protocol):
     def open(self, copy: StagedBatch) -> bool:
         """Read the batch's rows from these files from now on; return True if the files exist."""
 
+    def list_copies(self) -> None:
+        """Note which files earlier runs have left; called before these runs are fenced."""
+
+    def remove_abandoned(self, batch_id: int, committed: str | None) -> None:
+        """Remove the files that earlier runs have made for a batch, except committed files."""
+
     def remove_old(self, batch_id: int) -> None:
         """Remove the files of earlier batches."""
 
@@ -101,7 +107,7 @@ class StagedDelivery(Delivery):
         check_staged_sources(sources)
 
     @classmethod
-    def check_logged(cls) -> None:
+    def check_asynchronous_progress(cls) -> None:
         raise UnsupportedPipelineError(
             "the query's batches are staged, so Spark's checkpoint must have every one of them "
             "after a crash: leave out asynchronous_progress (Spark's asyncProgressTrackingEnabled)"
@@ -139,18 +145,19 @@ class StagedDelivery(Delivery):
         super().__init__(parts)
         settings, start, topic = parts.settings, parts.start, parts.topic.name
         self._files = files
-        self._sources = StagedSources(start.source, settings, read_by_others)
+        self._sources = StagedSources(start.source, settings, topic, read_by_others)
         self._positions = SourcePositions(start.target, settings, parts.offsets.requests)
         self._checks = StagedChecks(settings.group, topic)
         self._commit_partition = TopicPartition(topic, COMMIT_PARTITION)
         # Number of the progress topic's partitions, once the run has begun.
         self._partitions = 0
-        # The last batch that the run has begun to write. It is written once a later batch begins.
+        # The last batch that the run has begun to write; finished if a later batch has begun.
         self._last = -1
 
     # The start --------------------------------------------------------------------------------
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
+        self._files.list_copies()
         connections, deadline = self._start.target, self._settings.group_deadline()
         self._partitions = ensure_progress_topic(connections, self._topic, deadline).partitions
         return self._progress_range(batch).ends.keys()
@@ -215,11 +222,17 @@ class StagedDelivery(Delivery):
         with batch.clock.step("stage"):
             files.take(batch.frame)
             of_batch = self._find(planned.range, batch.checkpoint)
+            if self._last < 0:
+                # The earlier runs are fenced. Without this, runs that die while they stage a batch
+                # would fill the disk.
+                files.remove_abandoned(batch.id, of_batch and of_batch.directory)
             batch.checkpoint.markers.write(self._new_marker(planned))
             self._last = batch.id
             if of_batch is not None:
-                self._open(of_batch)
-                planned = replace(planned, staged=of_batch, repeated=True)
+                written = self._is_written(planned.range)
+                if not written:
+                    self._open(of_batch)
+                planned = replace(planned, staged=of_batch, repeated=True, written=written)
             else:
                 (name, rows), lost = self._sources.running(
                     batch, lambda: files.stage(batch.id, self._partitions - 1)
@@ -227,6 +240,10 @@ class StagedDelivery(Delivery):
                 staged = self._commit(batch, name, rows)
                 planned = replace(planned, staged=staged, lost=lost)
         return replace(planned, before=dict(self._offsets.committed))
+
+    def _is_written(self, batch: BatchRange) -> bool:
+        """Return True if the whole batch's end is committed, so that its files are not needed."""
+        return all(self._offsets.committed[p] >= end for p, end in batch.ends.items())
 
     def _new_marker(self, planned: PlannedBatch) -> Marker:
         # Partitions that are new in this batch stay new until its end is committed.
@@ -279,7 +296,7 @@ class StagedDelivery(Delivery):
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         """Check that as many rows were read as were staged."""
         read = rows_read(outcomes)
-        if planned.staged is not None and read != planned.staged.rows:
+        if planned.staged is not None and not planned.written and read != planned.staged.rows:
             raise self._checks.damaged(planned.staged, read)
         return planned
 
@@ -298,7 +315,10 @@ class StagedDelivery(Delivery):
         self._files.close()
 
     def _replay(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Recompute the state of a batch staged earlier; do so last, as its source may be gone."""
+        """Run a repeated batch to update the query's state; return lost records.
+
+        This is the last step of the batch, because its source records may be deleted by now.
+        """
         batch, staged = planned.batch, planned.staged
         with batch.clock.step("stage"):
             rows, lost = self._sources.running(batch, self._files.replay, repeated=True)

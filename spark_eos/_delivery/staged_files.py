@@ -5,7 +5,7 @@ import functools
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
 from pyspark.errors import AnalysisException
@@ -43,7 +43,7 @@ _NUMBER_BEGINS: Final = len("part-") + 1
 _NUMBER_ENDS_WITHIN: Final = 12
 # More bytes than any file has, so that no file is split, and no task reads two files: a row's
 # number in its file is its position.
-_WHOLE: Final = str(1 << 50)
+_MORE_THAN_ANY_FILE: Final = str(1 << 50)
 _ROWS: Final = "rows"
 _WRITING: Final = {
     "maxRecordsPerFile": "0",
@@ -85,11 +85,10 @@ class ParquetFiles:
             F.substring_index(name, "-", 1).cast("int").alias(FILE_NUMBER),
             F.col("_metadata.row_index").alias(ROW),
         )
-        self._listed = False
-        self._left: set[str] = set()
+        self._copies: set[str] = set()
 
     def take(self, frame: DataFrame) -> None:
-        frame = self._final_steps.taken_by_spark(frame)
+        frame = self._final_steps.applied_by_spark(frame)
         self._check(frame.schema)
         self._frame, self._rows = frame, None
 
@@ -117,7 +116,7 @@ class ParquetFiles:
                     "file system that all executors share?"
                 )
         self._staged = name, rows.schema
-        self._left.add(name)
+        self._copies.add(name)
         return name, written
 
     def replay(self) -> int:
@@ -218,8 +217,8 @@ class ParquetFiles:
             # Don't clone the last job's session, which may just have ended.
             assert self._frame is not None  # noqa: S101 - take comes first
             self._reader = session = self._runtime.another_session(self._frame.sparkSession)
-            session.conf.set("spark.sql.files.maxPartitionBytes", _WHOLE)
-            session.conf.set("spark.sql.files.openCostInBytes", _WHOLE)
+            session.conf.set("spark.sql.files.maxPartitionBytes", _MORE_THAN_ANY_FILE)
+            session.conf.set("spark.sql.files.openCostInBytes", _MORE_THAN_ANY_FILE)
             session.conf.set("spark.sql.files.minPartitionNum", "1")
             session.conf.unset("spark.sql.files.maxPartitionNum")
             # With adaptive execution, summing a few numbers would take more jobs.
@@ -231,18 +230,28 @@ class ParquetFiles:
 
     # Sweeping ---------------------------------------------------------------------------------
 
+    def list_copies(self) -> None:
+        # List the copies only once: after that, all further copies are this run's own.
+        with self._sweeping():
+            self._copies.update(self._runtime.files.names(_DIRECTORY))
+
+    def remove_abandoned(self, batch_id: int, committed: str | None) -> None:
+        self._remove({n for n in self._copies if batch_of_copy(n) == batch_id} - {committed})
+
     def remove_old(self, batch_id: int) -> None:
-        files = self._runtime.files
+        numbers = {name: batch_of_copy(name) for name in self._copies}
+        self._remove({name for name, n in numbers.items() if n is not None and n < batch_id})
+
+    def _remove(self, names: Collection[str | None]) -> None:
+        with self._sweeping():
+            for name in sorted(filter(None, names)):
+                self._runtime.files.delete(f"{_DIRECTORY}/{name}")
+                self._copies.remove(name)
+
+    @contextlib.contextmanager
+    def _sweeping(self) -> Iterator[None]:
         try:
-            if not self._listed:
-                # List the copies only once: after that, all older copies are this run's own.
-                self._left.update(files.names(_DIRECTORY))
-                self._listed = True
-            for name in sorted(self._left):
-                of_batch = batch_of_copy(name)
-                if of_batch is not None and of_batch < batch_id:
-                    files.delete(f"{_DIRECTORY}/{name}")
-                    self._left.remove(name)
+            yield
         except Exception as error:  # noqa: BLE001 - the next batch sweeps again
             warn(
                 logger,

@@ -42,11 +42,14 @@ class StagedSources:
         self,
         source: Connections,
         settings: WriterSettings,
+        progress_topic: str,
         # Returns which of the given topics are read by sources that ``sink.read`` did not make.
         read_by_others: Callable[[Collection[str]], set[str]],
     ) -> None:
         self._settings = settings
         self._data_loss = DataLossCheck(source, settings, staged=True)
+        # A source topic in another cluster may have the progress topic's name.
+        self._namesake = None if settings.source_client is None else progress_topic
         self._read_by_others = read_by_others
         self._seen: set[str] = set()
         self._others: set[str] = set()
@@ -104,8 +107,10 @@ class StagedSources:
             return
         marker = batch.checkpoint.markers.read()
         known = {**marker.topic_ids, **self._ids}
+        known.pop(self._namesake or "", None)
         topics = source_topics(self._topics, names, known, self._settings.group_id)
-        self._ids |= {name: topic.topic_id for name, topic in topics.items()}
+        found = {name: topic.topic_id for name, topic in topics.items()}
+        self._ids |= {name: found[name] for name in found if name != self._namesake}
         batch.checkpoint.markers.write(replace(marker, topic_ids=self._ids))
 
 
@@ -126,7 +131,7 @@ class SourcePositions:
         self._requests = requests
         self._text = ""
         self._published: Positions = {}
-        self._all_published = -offsets.RENEWED_AFTER
+        self._all_published_at = -offsets.RENEWED_AFTER
         self._failed = False
 
     def publish(self, progress_topic: str, ranges: Iterable[BatchRange]) -> None:
@@ -139,18 +144,18 @@ class SourcePositions:
                 ends[partition] = min(end, ends.get(partition, end))
         # From time to time, publish positions that have not moved, too: each offset expires by its
         # own age.
-        renewed = time.monotonic() - self._all_published >= offsets.RENEWED_AFTER
+        renewed = time.monotonic() - self._all_published_at >= offsets.RENEWED_AFTER
         moved = {p: end for p, end in ends.items() if renewed or self._published.get(p) != end}
         if not self._publish(moved):
             return
         self._published = ends
         if renewed:
-            self._all_published = time.monotonic()
+            self._all_published_at = time.monotonic()
 
     def renew(self) -> None:
         """Publish all positions again between batches, so that none expires."""
         if self._publish(self._published):
-            self._all_published = time.monotonic()
+            self._all_published_at = time.monotonic()
 
     def _publish(self, positions: Positions) -> bool:
         member = self._requests.any_member()

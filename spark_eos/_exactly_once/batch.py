@@ -32,7 +32,8 @@ from spark_eos.errors import (
 
 logger = logging.getLogger(__name__)
 
-# Seconds for work between two heartbeats, well below a member's session timeout.
+# Seconds that renewing the offsets between two heartbeats may take; well below a member's session
+# timeout.
 _BETWEEN_HEARTBEATS: Final = 5.0
 
 
@@ -47,14 +48,15 @@ class Run:
         delivery_of: Callable[[GroupOffsets], RunDelivery],
         *,
         watch: Callable[[], bool],
-        prepared_ms: int | None = None,
+        begun_before: int | None = None,
     ) -> None:
         self.run_id = run_id
         self.leaving = False
         self._settings = settings
         self._group_id = settings.group_id
         self._start = start
-        self._prepared_ms = prepared_ms
+        # The last batch that Spark had begun before the query started; -1 if none, None if unknown.
+        self._begun_before = begun_before
         self._membership = GroupMembership(
             start.target,
             settings.group_id,
@@ -154,13 +156,10 @@ class Run:
         planned = delivery.plan(batch)
         offsets.restrict_to(planned.partitions)
         offsets.refuse_suspects()
-        # Give each partition an offset that is known to be this query's; refuse lost offsets. A
-        # batch that Spark began after this run was prepared has no written rows yet.
+        # Commit an offset for each partition, with a text that names this query as the owner;
+        # refuse lost offsets. If no earlier run has begun the batch, none of its rows are written.
         offsets.set_owner(delivery.owner(batch))
-        begun_now = (
-            self._prepared_ms is not None
-            and batch.checkpoint.began_ms(batch.id) >= self._prepared_ms
-        )
+        begun_now = self._begun_before is not None and batch.id > self._begun_before
         offsets.initialize(delivery.initial_offsets(planned, begun_now=begun_now))
         self._begun = True
         logger.info(
@@ -176,12 +175,12 @@ class Run:
         delivery, offsets, batch = self._delivery, self._offsets, planned.batch
         limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
         outcomes: list[JobOutcome] = []
+        members = offsets.members()
+        if planned.rows == 0:  # a staged batch; None means that the rows were not counted
+            return outcomes, members
         # The partitions for the next attempt to write; None means all of them.
         only: Partitions | None = None
-        members = offsets.members()
-        # A staged batch without rows has nothing to read. None means that the rows were not
-        # counted.
-        while planned.rows != 0:
+        while True:
             with batch.clock.step("plan"):
                 plan = limit.plan(offsets.plan(planned.range), only, outcomes)
             with batch.clock.step("job"), delivery.reading(planned):
@@ -285,8 +284,9 @@ def _check_outcome(
     if gone := sorted({*(only or ())} - outcome.partitions.keys()):
         raise WriteError(
             f"{what}: source {offsets.name(gone[0])} had rows in attempt "
-            f"{len(outcomes) - 1} and has none in attempt {len(outcomes)}, so they are not "
-            "written: the query must produce the same rows from the same records every time"
+            f"{len(outcomes) - 1} and has none in attempt {len(outcomes)}, so these rows are not "
+            "written: the query must produce the same rows from the same records every time. If "
+            "the records were deleted or compacted in the meantime, start the query again"
         )
 
 
@@ -296,12 +296,12 @@ def _check_attempts(
     """Raise an error if the batch has no attempts left."""
     outcome = outcomes[-1]
     unwritten = outcome.unwritten
-    # Don't count attempts that only redistribute the allowed dead letters, a first attempt in which
-    # tasks may have deferred dead letters, or attempts whose transactions had grown too large: no
-    # kind can repeat forever.
+    # Three kinds of attempts don't count, because none of them can repeat forever: attempts that
+    # only redistribute the allowed dead letters, a first attempt in which tasks may have deferred
+    # dead letters, and attempts whose transactions had grown too large.
     counted = sum(
         not attempt.outgrown
-        and not (attempt.over_limit and (attempt.moved or attempt is outcomes[0]))
+        and not (attempt.over_limit and (attempt.committed_anything or attempt is outcomes[0]))
         for attempt in outcomes
     )
     if counted >= planned.settings.limits.max_attempts:
@@ -334,16 +334,16 @@ def _mark(planned: PlannedBatch, outcome: JobOutcome, offsets: GroupOffsets) -> 
     except SparkEosError as error:
         named = ", ".join(map(offsets.name, sorted(outcome.out_of_order)))
         return (
-            f". Rows of {named} from this batch may not be written although later ones are, "
-            f"and this could not be noted in the group's offsets: {error.text}. Set those "
-            f"offsets yourself before the next start ({command})"
+            f". Rows of {named} from this batch may be missing although later rows are written, "
+            f"and this could not be noted in the group's offsets: {error.text}. Set the offsets "
+            f"of {named} yourself before the next start ({command})"
         )
     ranges = "; ".join(f"{name} offsets {s.first} to {s.after - 1}" for name, s in marked.items())
     return ranges and (
-        f". Some of these rows may not be written although later ones are: {ranges}. This is noted "
-        f"in the group's offsets, and no query of the group starts until they are set ({command}): "
-        "to the first offset, to write all these rows again, or past the last one, to continue "
-        "without them"
+        f". Some of these rows may be missing although later rows are written: {ranges}. This is "
+        "noted in the group's offsets, and no query of the group starts until you set the offset "
+        f"({command}): to the first offset of the range, to write all its rows again, or past the "
+        "last offset, to continue without the missing rows"
     )
 
 

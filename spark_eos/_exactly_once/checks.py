@@ -16,13 +16,13 @@ from spark_eos.errors import (
 Expected = Mapping[TopicPartition, Collection[StagedBatch | None]]
 
 
-_NOTHING_HALF = "This run stops, and has left nothing half written"
+_RUN_STOPS = "This run stops, and commits nothing more"
 
 
 def check_not_moved_back(
     group_id: str, sources: Sources, before: Positions, now: Positions, partitions: Partitions
 ) -> None:
-    """Refuse offsets that are below the ones that this run has seen committed."""
+    """Refuse committed offsets that are lower than this run last saw them."""
     for partition, offset in before.items():
         if partition in partitions and now.get(partition, -1) < offset:
             raise OffsetsLostError(
@@ -58,8 +58,8 @@ def check_same_pairs(group_id: str, known: KnownPartitions, now: KnownPartitions
     for partition, source in now.sources.items():
         if known.sources.get(partition, source) != source:
             raise FencedByNewerRunError(
-                f"group {group_id!r} has another source for {partition}, "
-                f"{source}: a newer run has used it in the meantime. {_NOTHING_HALF}"
+                f"group {group_id!r} has another source for {partition}, {source}: a newer run "
+                f"has used the group in the meantime. {_RUN_STOPS}"
             )
 
 
@@ -70,8 +70,20 @@ def check_same_staged(group_id: str, expected: Expected, now: KnownPartitions) -
         if staged not in admissible:
             what = "has no staged commit any more" if staged is None else f"has staged {staged}"
             raise FencedByNewerRunError(
-                f"group {group_id!r} {what}: a newer run has used it in the meantime, or somebody "
-                f"has set its offsets. {_NOTHING_HALF}"
+                f"group {group_id!r} {what}: a newer run has used the group in the meantime, or "
+                f"somebody has set the group's offsets. {_RUN_STOPS}"
+            )
+
+
+def check_same_target(group_id: str, known: KnownPartitions, now: KnownPartitions) -> None:
+    """Refuse offsets that a query with another target has committed since this run's start."""
+    own = known.owner
+    others = (owner for owners in now.owners.values() for owner in owners)
+    for other in others:
+        if own is not None and other.query != own.query and other.target != own.target:
+            raise FencedByNewerRunError(
+                f"group {group_id!r} has offsets of query {other.query}, which writes to "
+                f"{other.written_to}: the query has used the group in the meantime. {_RUN_STOPS}"
             )
 
 
@@ -82,13 +94,14 @@ def check_no_suspects(
     for partition, suspect in sorted(known.suspects.items()):
         if partition in partitions:
             raise OffsetsLostError(
-                f"offsets {suspect.first} to {suspect.after - 1} of {sources.name(partition)} may "
-                f"not all be written: an earlier run of group {group.id!r} got their rows out of "
-                "order or in two tasks, after some of them had been committed. Find out which are "
-                "missing (spark-eos verify). Then set the group's offset while the query is "
-                f"stopped: to {suspect.first} to write them all again, to {suspect.after} to "
-                f"continue after them ({sources.how_to_set(group, {partition: 'N'})}), and "
-                "start with an empty checkpoint_location"
+                f"rows of offsets {suspect.first} to {suspect.after - 1} of "
+                f"{sources.name(partition)} may be missing: an earlier run of group {group.id!r} "
+                "got these rows out of order or in two tasks, after it had committed some of "
+                "them. Find out which rows are missing (spark-eos verify). Then set the group's "
+                f"offset while the query is stopped: to {suspect.first} to write all these rows "
+                f"again, or to {suspect.after} to continue after them "
+                f"({sources.how_to_set(group, {partition: 'N'})}), and start with an empty "
+                "checkpoint_location"
             )
 
 
@@ -96,7 +109,7 @@ def suspect_ranges(
     starts: Positions, seen: Positions, committed: Positions
 ) -> dict[TopicPartition, SuspectRange]:
     """Return a batch's ranges that may lack rows although the committed offsets are past them."""
-    # With two tasks, the later commit may have moved the offset back below the earlier one.
+    # With two tasks, the later commit may have set a lower offset than the earlier commit.
     after = {p: max(offset, committed.get(p, 0)) for p, offset in seen.items()}
     return {
         p: SuspectRange(starts.get(p, 0), end) for p, end in after.items() if end > starts.get(p, 0)

@@ -66,6 +66,8 @@ class PlannedBatch:
     staged: StagedBatch | None = None
     # True if an earlier run staged the files.
     repeated: bool = False
+    # True if an earlier run wrote all rows.
+    written: bool = False
     # Records that were deleted before they were read.
     lost: tuple[LostRecords, ...] = ()
 
@@ -76,7 +78,9 @@ class PlannedBatch:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows, if they were counted."""
+        """Number of rows to write, if they were counted."""
+        if self.written:
+            return 0
         return None if self.staged is None else self.staged.rows
 
 
@@ -95,7 +99,7 @@ class RunDelivery(Protocol):
         """Refuse a checkpoint that was begun with another delivery."""
 
     def partitions_to_fence(self, batch: Batch) -> Partitions:
-        """Return the group's partitions to take over and read before their offsets are known."""
+        """Return the group's partitions to fence and read before the first batch is planned."""
 
     def check_group(self, batch: Batch) -> None:
         """Refuse a group whose offsets belong to another delivery or query."""
@@ -116,7 +120,7 @@ class RunDelivery(Protocol):
         """Refuse ranges that would lose or repeat records, write the marker, and stage rows."""
 
     def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
-        """Return a context for a job, to explain its failure if source records were deleted."""
+        """Return a context for a job that explains a failure due to deleted source records."""
 
     def write_rows(
         self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None

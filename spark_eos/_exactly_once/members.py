@@ -152,21 +152,23 @@ class HeartbeatThread:
             self._thread.join(timeout)
 
     def _run(self) -> None:
-        waited = 0.0
+        sent = time.monotonic()
         while not self._stopped.wait(min(_LONGEST_PAUSE, self.interval)):
-            waited += min(_LONGEST_PAUSE, self.interval)
+            # Heartbeats come first: the JVM, which `_watch` asks, may be slow to answer.
+            if self._due(time.monotonic() - sent):
+                sent = time.monotonic()
+                self._beat()
             if not self._watch():
                 self._at_end()
                 return
-            if not self._due(waited):
-                continue
-            waited = 0.0
-            try:
-                self._heartbeat()
-                self._note_answer()
-            except Exception as error:  # noqa: BLE001 - without heartbeats the session ends
-                self._note_failure(error)
-            self._each_beat()
+
+    def _beat(self) -> None:
+        try:
+            self._heartbeat()
+            self._note_answer()
+        except Exception as error:  # noqa: BLE001 - without heartbeats the session ends
+            self._note_failure(error)
+        self._each_beat()
 
     def _note_answer(self) -> None:
         if self._warned:
@@ -190,8 +192,8 @@ class HeartbeatThread:
             "EOS56",
             "group %s: no heartbeat was answered for %.0f s, so the brokers drop the members when "
             "the group's session timeout is over (consumer.session.timeout.ms, 45 s by default). "
-            "No record is lost or duplicated: rows written until then are refused, and are written "
-            "again once the brokers answer. Last error: %s",
+            "No record is lost or duplicated: the dropped members' transactions are not committed, "
+            "and their rows are written again once the brokers answer. Last error: %s",
             self._group_id,
             silence,
             error,
@@ -391,8 +393,8 @@ class GroupMembership:
                 return
             if missing:
                 raise RetriableError(
-                    f"{len(missing)} source partitions are not assigned yet, "
-                    f"the first is {missing[0]}"
+                    f"{len(missing)} source partitions are not assigned yet; "
+                    f"the first partition is {missing[0]}"
                 )
             # The first member to join gets all partitions, and would lose most of them during the
             # first batch. So wait until the other members have their share.
@@ -476,7 +478,7 @@ class GroupMembership:
         who = f": {newer}" if newer is not None else ", which has since ended"
         self._fenced = FencedByNewerRunError(
             f"group {self._group_id!r} was taken over by a newer run{who}. Only one query may use "
-            "a group at a time; this one stops, and has left nothing half written"
+            "a group at a time: this run stops, and commits nothing more"
         )
         logger.error("%s", self._fenced)
         return self._fenced
@@ -489,7 +491,7 @@ class GroupMembership:
         self._heartbeats.join(timeout=2.0)
 
     def leave(self) -> None:
-        """Stop the heartbeats and make every member leave the group (-1); may be repeated."""
+        """Stop the heartbeats and make all members leave (epoch -1). May be called again."""
         with self._lock:
             # Check while holding the lock: a second caller, which may be about to exit, must wait
             # until the first caller has finished.

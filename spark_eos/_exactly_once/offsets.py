@@ -15,6 +15,7 @@ from spark_eos._exactly_once.checks import (
     check_not_moved_on,
     check_same_pairs,
     check_same_staged,
+    check_same_target,
     suspect_ranges,
 )
 from spark_eos._exactly_once.members import GroupMembership, by_member
@@ -94,7 +95,10 @@ class GroupRequests:
         return all_group_offsets(self._connections, self._group_id, deadline)
 
     def fetch(self, partitions: Partitions, deadline: Deadline, *, wait: bool = False) -> Committed:
-        """Return the committed offsets; if a transaction holds some, raise, or wait for its end."""
+        """Return the committed offsets.
+
+        If an open transaction holds some, raise an error or, with ``wait``, wait until it ends.
+        """
         return group_offsets(
             self._connections,
             self._group_id,
@@ -115,8 +119,8 @@ class GroupRequests:
         # and answers OffsetFetch with error 88 while there is one. If a transaction could not be
         # ended above, the brokers end it when it times out. If a transaction's coordinator is down,
         # the transaction was not even listed. If the unlisted transaction holds offsets, this read
-        # waits for it. If it holds none, it never will: its members are fenced, and no producer
-        # commits a transaction without offsets.
+        # waits until the transaction ends. If the transaction holds no offsets, its producer can't
+        # add any, because the members are fenced, and never commits a transaction without offsets.
         both = settings.limits.group_timeout_ms + settings.transactions.timeout_ms
         deadline = Deadline(
             both / 1000 + ABORT_INTERVAL, "group_timeout_ms, transactions.timeout_ms"
@@ -174,7 +178,10 @@ after ``offsets.retention.minutes``: seven days by default, and at least one min
 
 
 class GroupOffsets:
-    """A group's offsets. Only this class changes its fields, and only after a broker's answer."""
+    """A group's committed offsets, as brokers last reported or accepted them.
+
+    Only the methods of this class may change the fields.
+    """
 
     def __init__(
         self,
@@ -194,7 +201,7 @@ class GroupOffsets:
         self._by_name = False
         # True if the answer to a commit was lost, so that the commit may still be carried out.
         self._needs_reading = False
-        self._committed_all: float | None = None
+        self._all_committed_at: float | None = None
         # The partitions that the run needs, and their committed offsets.
         self.needed: frozenset[TopicPartition] = frozenset()
         self.committed: Positions = {}
@@ -278,7 +285,7 @@ class GroupOffsets:
         marked = self.known.suspects
         self._membership.take_over_own(self.topics(partitions), partitions)
         answer = self._read(partitions)
-        # A new mark is from a newer run that has come and gone: `marked` has all marks of this run.
+        # `marked` has all of this run's marks, so a newer run, which has ended, set the new mark.
         if self.known.suspects != marked:
             self.refuse_suspects()
         return answer
@@ -288,6 +295,9 @@ class GroupOffsets:
         now, group = KnownPartitions.of(answer), self._settings.group
         committed = {partition: read.offset for partition, read in answer.items()}
         by_operator = frozenset(p for p, read in answer.items() if not has_text(read))
+        if self._all_committed_at is not None:  # so this run has replaced all earlier texts
+            own = {p: read for p, read in answer.items() if p in self.committed}
+            check_same_target(group.id, self.known, KnownPartitions.of(own))
         check_same_pairs(group.id, self.known, now)
         check_same_staged(group.id, self._expected, now)
         check_not_moved_back(group.id, self.sources, self.committed, committed, partitions)
@@ -335,7 +345,10 @@ class GroupOffsets:
     # Commit -----------------------------------------------------------------------------------
 
     def commit(self, wanted: Positions, *, again: Collection[TopicPartition] = ()) -> None:
-        """Commit offsets that move forward, and ``again`` in any case; never move any back."""
+        """Commit the wanted offsets that are higher than the committed ones; lower none.
+
+        Partitions in ``again`` are committed even if their offset stays the same.
+        """
         left = set(again)
 
         def attempt() -> None:
@@ -408,12 +421,12 @@ class GroupOffsets:
         """Commit all offsets, moved or not, because each expires by its own age."""
         committed = self.committed
         self.commit({p: committed[p] for p in self.needed} | wanted, again=self.needed)
-        self._committed_all = time.monotonic()
+        self._all_committed_at = time.monotonic()
 
     @property
     def overdue(self) -> bool:
         """True if all offsets were last committed so long ago that they may expire."""
-        since = self._committed_all
+        since = self._all_committed_at
         return since is not None and time.monotonic() - since >= RENEWED_AFTER
 
     def renew(self, deadline: Deadline) -> None:
@@ -425,7 +438,7 @@ class GroupOffsets:
             committed = self.committed
             unmoved = {p: now for p, now in current.items() if now.offset == committed.get(p)}
             self.requests.renew(unmoved, deadline, self._on_lost)
-        self._committed_all = time.monotonic()
+        self._all_committed_at = time.monotonic()
 
     def _may_renew(self, deadline: Deadline) -> bool:
         """Return True if the partitions' topics are the ones that the members joined with."""
@@ -447,7 +460,7 @@ class GroupOffsets:
         self.expect_staged_commit(partition)
 
     def expect_staged_commit(self, partition: TopicPartition) -> None:
-        """From now on, refuse a staged commit that a newer run has replaced."""
+        """From now on, refuse to continue if another run has replaced the staged commit."""
         self._expected = {**self._expected, partition: (self.known.staged.get(partition),)}
 
     def accept(self, offsets: Positions) -> None:
@@ -466,8 +479,8 @@ class GroupOffsets:
     def mark(self, starts: Positions, partitions: Partitions) -> dict[str, SuspectRange]:
         """Mark and return ranges below the committed offsets whose rows may be missing."""
         seen = {p: self.committed.get(p, 0) for p in partitions}
-        # A later commit may have a lower offset than an earlier one; the read would take that for a
-        # reset.
+        # With two tasks, a later commit may have lowered an offset. Forget the partitions'
+        # offsets, so that the read doesn't mistake the lower offset for an operator's reset.
         self.committed = {p: at for p, at in self.committed.items() if p not in partitions}
         self.fence()
         suspects = suspect_ranges(starts, seen, self.committed)
@@ -475,7 +488,7 @@ class GroupOffsets:
         self.commit({p: self.committed[p] for p in suspects}, again=suspects)
         return {self.name(partition): suspects[partition] for partition in sorted(suspects)}
 
-    # Words ------------------------------------------------------------------------------------
+    # Messages ---------------------------------------------------------------------------------
 
     def name(self, partition: TopicPartition) -> str:
         """Return a partition's name for messages."""

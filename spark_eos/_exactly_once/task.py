@@ -154,7 +154,7 @@ class _TaskWriter:
         self._transactions.counters.wait_ms += seconds * 1000
 
     def _is_due(self) -> bool:
-        """Return True if the open transaction must end before more rows arrive."""
+        """Return True if the open transaction must end now, without waiting for more rows."""
         held = self._held
         return self._transactions.full and not (held is not None and self._goes_on(held))
 
@@ -170,14 +170,14 @@ class _TaskWriter:
         yield from self._held_parts()
         partition = arrived.partition
         outcome = self._outcomes.setdefault(partition, PartitionOutcome())
-        # Check the order even after a failure: rows that should have come later may be committed.
-        if not self._follow(arrived):
+        # Check the order even after a failure: rows with higher offsets may already be committed.
+        if not self._note_order(arrived):
             self._report_out_of_order(arrived)
             return
         plan = self._plan.get(partition)
         if self._status != task_report.WRITTEN:
             self._leave_out(outcome)
-            self._judge_left_out(arrived.at_or_above(plan.committed if plan else 0))
+            self._count_left_out(arrived.at_or_above(plan.committed if plan else 0))
             return
         if plan is None:
             outcome.status = task_report.REJECTED
@@ -219,12 +219,12 @@ class _TaskWriter:
             ):
                 self._commit()
             if self._status == task_report.WRITTEN:
-                transactions.add(part)
+                transactions.add(part, self._dead_letters_allowed - self._dead.total)
                 rows = self._pending.get(part.partition, 0) + part.rows.num_rows
                 self._pending[part.partition] = rows
                 self._check_dead_letters()
             else:
-                self._judge_left_out(part)
+                self._count_left_out(part)
         except Exception as error:  # noqa: BLE001 - Spark's retry would hide it
             self._fail(error, part.positions)
         if self._status != task_report.WRITTEN:
@@ -255,7 +255,7 @@ class _TaskWriter:
         if deferred and dead.is_one_error and not written:
             self._stop_over_limit(f"all {dead.total} rows so far are dead letters with one error")
 
-    def _judge_left_out(self, part: SourceRows) -> None:
+    def _count_left_out(self, part: SourceRows) -> None:
         """Once the limit is exceeded, count the left-out rows that are known to be dead letters."""
         if self._status != task_report.NOT_ATTEMPTED:
             return
@@ -316,8 +316,8 @@ class _TaskWriter:
             self._leave_out(self._outcomes[partition])
         self._pending.clear()
 
-    def _follow(self, arrived: SourceRows) -> bool:
-        """Return True if rows arrive in offset order within their source partition."""
+    def _note_order(self, arrived: SourceRows) -> bool:
+        """Note the rows' offsets; return False if the rows arrive out of offset order."""
         partition = arrived.partition
         seen = self._seen.get(partition, -1)
         follows = partition == self._last_partition

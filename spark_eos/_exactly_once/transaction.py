@@ -4,6 +4,7 @@
 # commit the transaction only if every answer accepts every partition.
 
 import contextlib
+import math
 import time
 import uuid
 from collections import Counter
@@ -44,10 +45,10 @@ from spark_eos.errors import SparkEosError
 # Transactions shorter than 0.5 s skip the topic recheck, which takes some milliseconds: a topic
 # can't be deleted, recreated and written to that quickly.
 _LONG: Final = 0.5
-# The least time, in seconds, to wait for an answer, even if the transaction is old: only the answer
-# shows whether the offsets were accepted.
+# Minimum time, in seconds, to wait for an answer, even if the transaction is about to time out:
+# only the answer shows whether the offsets were accepted.
 _LEAST_SECONDS: Final = 1.0
-# Bytes that may wait for acknowledgement while the brokers' pace is unknown.
+# Up to this many unacknowledged bytes are allowed, however slowly the brokers acknowledge them.
 _BACKLOG_BYTES: Final = 4 << 20
 _REMEDIES: Final = {
     reasons.TOO_LARGE: (
@@ -118,8 +119,8 @@ class TransactionWriter:
 
     def ready(self, part: SourceRows) -> bool:
         """Return False if the open transaction should end before these rows are added."""
-        # The open transaction would grow old while the task waited for topics or partitions to
-        # appear. And a topic may not accept batches as large as the open producer's.
+        # The open transaction could time out while the task waits for topics or partitions to
+        # appear. Also, the open producer's batches may be larger than a topic accepts.
         topics = target_topics(part, self._settings.topic)
         if not self._targets.ready(topics.names):
             return False
@@ -138,10 +139,15 @@ class TransactionWriter:
         # producer.
         return self._targets.known(topics) | {*self._settings.target_topics}
 
-    def add(self, part: SourceRows) -> None:
-        """Add rows to the open transaction, or begin one."""
+    def add(self, part: SourceRows, most_dead_letters: float = math.inf) -> None:
+        """Add rows to the open transaction, or begin one.
+
+        If the transaction would have too many dead letters, the rows are only counted.
+        """
         started = time.monotonic()
         topics = target_topics(part, self._settings.topic)
+        if not self.open:
+            self._targets.look_again()
         faults = {} if self.letters is None else self.letters.classify(part, topics)
         firsts = topics.firsts(without=faults)
         self._targets.refuse(part, firsts)
@@ -154,10 +160,15 @@ class TransactionWriter:
         too_large = self.open and not self._has_small_batches
         if too_large and part.rows.num_rows > 1:
             for row in part.slices(lambda: 1):
-                self.add(row)
+                self.add(row, most_dead_letters)
             return
         if not self.open:
             self._begin()
+        if self.letters is not None:
+            self.letters.count(part, faults)
+            # Dead letters may be much larger than their rows, so don't make them in vain.
+            if self.letters.counts.total > most_dead_letters:
+                return
         self._targets.add(targets)
         if not self.offsets:
             self._first = part.partition, part.first_offset, part.position(0)
@@ -311,8 +322,8 @@ class TransactionWriter:
                 self._check_sources({topic for topic, _ in self.offsets})
 
     def _before_the_broker_aborts(self, deadline: Deadline) -> Deadline:
-        # Error codes that arrive after the abort are about the aborted transaction, and would hide
-        # the cause.
+        # Stop waiting before the brokers abort the transaction: an error code that arrives after
+        # the abort only says that the transaction was aborted, and would hide the cause.
         left = max(_LEAST_SECONDS, self._settings.transactions.timeout_ms / 1000 - self._age())
         return Deadline(min(left, deadline.remaining()), deadline.setting)
 
@@ -349,7 +360,7 @@ class TransactionWriter:
         return TransactionError(
             f"the transaction with {what} was open for {self._age() * 1000:.0f} ms, longer than "
             f"transactions.timeout_ms={settings.transactions.timeout_ms}, so the brokers abort it: "
-            f"{cause}. Unless brokers were just unavailable, {advice}",
+            f"{cause}. Unless brokers were unavailable at that time, {advice}",
             again=True,
             too_slow=True,
         )

@@ -15,10 +15,8 @@ from spark_eos._client.letter_headers import (
 from spark_eos._kafka.committed_records import CommittedRecords
 from spark_eos._kafka.topic_partition import TopicPartition
 
-# Kafka's default of message.timestamp.after.max.ms.
-_AHEAD_MS: Final = 3_600_000
 # Spark stores timestamps as 64-bit microseconds.
-_EARLIEST_MS: Final = -MAX_OFFSET // 1000
+_MOST_MS: Final = MAX_OFFSET // 1000
 # Maximum number of a header's characters to show in an error.
 _SHOWN: Final = 100
 
@@ -75,10 +73,8 @@ class DeadLetter:
     @property
     def record_timestamp(self) -> int:
         """The record's own timestamp in milliseconds since 1970, or else the dead letter's."""
-        # A timestamp later than brokers accept by default, or too early for Spark, would make
-        # every replay fail.
-        most = min(MAX_OFFSET, self.timestamp + _AHEAD_MS)
-        written = header_number(self.error_headers.get("timestamp"), most, _EARLIEST_MS)
+        # A timestamp that Spark can't represent would make every replay fail.
+        written = header_number(self.error_headers.get("timestamp"), _MOST_MS, -_MOST_MS)
         return self.timestamp if written is None else written
 
     @property

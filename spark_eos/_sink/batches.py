@@ -4,7 +4,6 @@ import contextlib
 import functools
 import logging
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -38,12 +37,12 @@ logger = logging.getLogger(__name__)
 
 
 # The sinks of queries that this process has started, by the ids of the queries' runs.
-_OF_RUNS: Final[WeakValueDictionary[str, "SinkBatches"]] = WeakValueDictionary()
+_SINKS_BY_RUN: Final[WeakValueDictionary[str, "SinkBatches"]] = WeakValueDictionary()
 
 
 def why_failed(query: StreamingQuery) -> SparkEosError | None:
     """Return why Spark has ended a query; None if that is not known."""
-    sink = _OF_RUNS.get(str(query.runId))
+    sink = _SINKS_BY_RUN.get(str(query.runId))
     return None if sink is None else sink.why_failed()
 
 
@@ -56,7 +55,7 @@ class SinkRun:
         delivery: type[Delivery],
         runtime: QueryRuntime,
         start: Start,
-        prepared_ms: int,
+        begun_before: int | None,
         why: str,
         sink: "SinkBatches",
     ) -> None:
@@ -73,7 +72,7 @@ class SinkRun:
             query.settings,
             delivery_of,
             watch=self._is_active,
-            prepared_ms=prepared_ms,
+            begun_before=begun_before,
         )
         runtime.end_with(self._run)
         self._last_batch = -1
@@ -111,8 +110,8 @@ class SinkRun:
         except BaseException as error:
             # Spark ends the query; the next run takes the members over or joins again.
             stopped = runtime.stopped(error)
-            outliving = runtime.task_kill_grace_s if stopped is not None else 0.0
-            self.leave(outliving, background=runtime.stop_waits)
+            task_grace_s = runtime.task_kill_grace_s if stopped is not None else 0.0
+            self.leave(task_grace_s, background=runtime.stop_waits)
             if stopped is not None:
                 logger.info("the query was stopped in batch %d", batch_id, exc_info=error)
                 raise stopped from None
@@ -164,16 +163,17 @@ class SinkBatches:
         self._checks: StartChecks | None = None
         self._turn = threading.Lock()
         self._run: SinkRun | None = None
-        # When the query was last known to have no batch in progress, in ms since the epoch.
-        self._prepared_ms = _now_ms()
+        # The last batch that was begun before the next run begins; None if unknown, -1 if none.
+        self._begun_before: int | None = None
         self._relation: str | None = None
         self._written = -1
 
     # The query --------------------------------------------------------------------------------
 
-    def prepare(self, query: SinkQuery, spark: SparkSession) -> None:
-        """Set the query that starts next, of which no batch is in progress."""
-        self.query, self._spark, self._prepared_ms = query, spark, _now_ms()
+    def prepare(self, query: SinkQuery, spark: SparkSession, begun: int | None) -> None:
+        """Set the query that starts next, and the last batch that the checkpoint has begun."""
+        self.query, self._spark = query, spark
+        self._begun_before = -1 if begun is None else begun
 
     def begin_start(self) -> Failures:
         """Refuse a second query while one is active; return an empty record of failures."""
@@ -187,12 +187,13 @@ class SinkBatches:
                 "group_id and checkpoint_location"
             )
         self.failures = Failures()
+        self._written = -1
         return self.failures
 
     def note_started(self, query: SinkQuery, started: StreamingQuery, checks: StartChecks) -> None:
         self._started, self._checks = started, checks
         note_run(str(started.runId), self.failures)
-        _OF_RUNS[str(started.runId)] = self
+        _SINKS_BY_RUN[str(started.runId)] = self
         announce_query(started, query.settings.group_id, self._observers)
 
     def why_failed(self) -> SparkEosError | None:
@@ -209,7 +210,6 @@ class SinkBatches:
 
     def begin_remotely(self) -> None:
         """Prepare for the query's first batch in its own process on Spark Connect."""
-        self._prepared_ms = _now_ms()
         renew_hourly(self._settings)
 
     # One batch --------------------------------------------------------------------------------
@@ -223,7 +223,6 @@ class SinkBatches:
 
     def write(self, frame: DataFrame, batch_id: int, *, final_steps: FinalSteps = NO_STEPS) -> None:
         """Write one batch; ``final_steps`` lead from the frame to the rows."""
-        called_ms = _now_ms()
         frame = with_known_names(frame)
         # A user's function may call the sink in two threads.
         with self._turn:
@@ -232,7 +231,7 @@ class SinkBatches:
                 run = self._start_run(frame, batch_id, final_steps)
             run.begin(batch_id)
         # A later run of this sink may find that this batch has begun.
-        self._prepared_ms = called_ms
+        self._begun_before = batch_id
         report = run.write(frame, batch_id, self._relation)
         self._written = batch_id
         announce(report, self._observers)
@@ -242,7 +241,7 @@ class SinkBatches:
             raise UnsupportedPipelineError(
                 f"the function for foreachBatch has returned, and batch {batch_id} is not written: "
                 "the function has not called the sink, or has caught its error. Call the sink once "
-                "in each batch, even an empty one; the next start writes this one"
+                f"in each batch, even in an empty batch; the next start writes batch {batch_id}"
             )
 
     def _start_run(self, frame: DataFrame, batch_id: int, final_steps: FinalSteps) -> SinkRun:
@@ -261,7 +260,7 @@ class SinkBatches:
         with contextlib.ExitStack() as if_it_fails:
             start = self.start.handed_over()
             if_it_fails.callback(start.close)
-            self._run = SinkRun(query, delivery, runtime, start, self._prepared_ms, why, self)
+            self._run = SinkRun(query, delivery, runtime, start, self._begun_before, why, self)
             if_it_fails.pop_all()
         return self._run
 
@@ -286,7 +285,7 @@ class SinkBatches:
         changes = functools.partial(may_change, query, marker, batch_id, start)
         delivery, why = delivery_of_run(query, marker, check_first, changes)
         if runtime.asynchronous:
-            delivery.check_logged()
+            delivery.check_asynchronous_progress()
         # A user's function may have changed the columns or the options since `write`.
         delivery.check_columns(query.final_steps.schema(frame.schema), query.settings.topic)
         delivery.check_losses_seen(query)
@@ -309,10 +308,6 @@ class SinkBatches:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _turn=threading.Lock())
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _exception(query: StreamingQuery) -> Exception | None:

@@ -21,7 +21,8 @@ _LOCK: Final = threading.Lock()
 class Failures:
     """The failures of one start's batches.
 
-    Attributes: signature: The signature of errors of tasks and, on Connect, of batches.
+    Attributes:
+        signature: Marks the errors that this start's tasks (on Connect, also its batches) raise.
     """
 
     def __init__(self) -> None:
@@ -57,18 +58,18 @@ class Failures:
         return self._last
 
 
-_OF_RUNS: Final[LRUCache[str, Failures]] = LRUCache(_MOST_RUNS)
+_FAILURES_BY_RUN: Final[LRUCache[str, Failures]] = LRUCache(_MOST_RUNS)
 
 
 def note_run(run_id: str, failures: Failures) -> None:
     with _LOCK:
-        _OF_RUNS[run_id] = failures
+        _FAILURES_BY_RUN[run_id] = failures
 
 
 def failure_of(run_id: str, text: str) -> QueryFailedError | None:
     """Return the failure of a run that ended with this text; None if no batch raised it."""
     with _LOCK:
-        failures = _OF_RUNS.get(run_id)
+        failures = _FAILURES_BY_RUN.get(run_id)
     return None if failures is None else failures.last(text)
 
 

@@ -136,11 +136,11 @@ def source_topics(
             topics, _ = source_partitions(spark, start.target, selection, start.deadline())
             return {*topics}
 
-        names |= start.cached(_question(selection), look)
+        names |= start.cached(_cache_key(selection), look)
     return names
 
 
-def _question(selection: Mapping[str, str]) -> tuple[object, ...]:
+def _cache_key(selection: Mapping[str, str]) -> tuple[object, ...]:
     return ("source topics", *selection.items())
 
 
@@ -231,9 +231,9 @@ def _warn_of_skipped(group_id: str, partitions: set[TopicPartition]) -> None:
         logger,
         "EOS63",
         "group %s: all its offsets were set by other clients, so the group counts as new. Without "
-        "a checkpoint, %s begin at their ends, because starting_offsets is 'latest', and their "
-        "records are not read. If a query of the group has run before, stop this one, and set "
-        "these partitions' offsets too, or use starting_offsets='earliest'",
+        "a checkpoint, the query reads only new records of %s, because starting_offsets is "
+        "'latest'. If a query of the group has run before, stop this query, and set the offsets "
+        "of these partitions too, or use starting_offsets='earliest'",
         group_id,
         listed(sorted(partitions), 10),
     )
@@ -268,7 +268,7 @@ def read_from_offsets(
         deadline := start.deadline(),
         target=None if settings.source_client is None else target,
     )
-    start.remember(_question(selected.options), {*starting})
+    start.remember(_cache_key(selected.options), {*starting})
     # Without records Spark runs no batch, and nothing else would renew the offsets.
     renew_unattended(target, group_id, deadline)
     renew_hourly(settings)

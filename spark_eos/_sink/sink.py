@@ -1,7 +1,7 @@
 """`ExactlyOnceSink`: exactly-once writing through foreachBatch."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +20,7 @@ from spark_eos._delivery.choice import (
 )
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.groups import own_group
-from spark_eos._pyspark_internals import is_connect
+from spark_eos._pyspark_internals import StreamSource, is_connect
 from spark_eos._sink.batches import SinkBatches
 from spark_eos._sink.reader import read_from_offsets, source_topics
 from spark_eos._sink.writer import ExactlyOnceWriter
@@ -88,10 +88,10 @@ class ExactlyOnceSink:
             read. If False, each gap is logged and reported (`BatchReport.lost`).
         asynchronous_progress: Whether Spark logs progress about once a second instead of twice per
             batch. Only for direct and mirrored queries in classic Spark; has no effect with
-            ``availableNow``. After a crash, a batch number may come back with different rows.
-        on_batch: One or more functions that are called with each `BatchReport` after its commit:
-            on the driver, or as copies on Spark Connect's server. Exceptions are logged, and the
-            query continues.
+            ``availableNow``. After a crash, Spark may reuse a batch number for different rows.
+        on_batch: One or more functions to call with each `BatchReport` once the batch is committed.
+            They run on the driver or, as copies, on Spark Connect's server. If a function raises,
+            the exception is logged, and the query continues.
 
     Raises:
         ConfigurationError: An option can't be used as given.
@@ -137,9 +137,10 @@ class ExactlyOnceSink:
             if isinstance(progress_topic, ProgressTopic)
             else ProgressTopic(progress_topic)
         )
-        self._selections: list[dict[str, str]] = []
-        self._topics_at_read: list[dict[str, TopicInfo]] = []
-        self._starting_offsets: set[str] = set()
+        # The query of the last call of `write`.
+        self._written: SinkQuery | None = None
+        # The last call of `read` for each selection of topics.
+        self._reads: list[_Read] = []
         self._batches = SinkBatches(self._settings, as_observers(on_batch))
 
     def __repr__(self) -> str:
@@ -151,7 +152,7 @@ class ExactlyOnceSink:
 
     def _repr_html_(self) -> str:
         settings, source = self._settings, self._settings.source_client
-        letters, query = settings.dead_letters, self._batches.query
+        letters, query = settings.dead_letters, self._written
         rows = {
             "group": settings.group_id,
             "target topic": settings.topic or "as the rows say",
@@ -252,14 +253,8 @@ class ExactlyOnceSink:
                 include_headers=include_headers,
                 options=options,
             )
-        if selected.options in self._selections:
-            # sink.read was called again for this selection: note the current topics.
-            again = self._selections.index(selected.options)
-            self._topics_at_read[again] = selected.topics
-        else:
-            self._selections.append(selected.options)
-            self._topics_at_read.append(selected.topics)
-        self._starting_offsets.add(starting_offsets)
+        others = [read for read in self._reads if read.options != selected.options]
+        self._reads = [*others, _Read(selected.options, selected.topics, starting_offsets)]
         return frame
 
     # Writing ----------------------------------------------------------------------------------
@@ -294,7 +289,7 @@ class ExactlyOnceSink:
         frame = with_known_names(frame)
         with self._batches.start as start:
             query = _checked_by_cluster(self._checked(frame, start), start, frame.sparkSession)
-        self._batches.prepare(query, frame.sparkSession)
+        self._written = query
         return ExactlyOnceWriter(
             self._batches,
             query,
@@ -310,6 +305,9 @@ class ExactlyOnceSink:
         plans = explained(frame)
         sources = sources_of(frame)
         check_read_for(settings.group_id, sources)
+        # A notebook may have read other topics before. If a view or SQL hides a source from a Spark
+        # Connect client, any read may be the query's.
+        reads = [read for read in self._reads if read.is_of(sources)] or self._reads
         query = query_of_stream(
             frame,
             plans,
@@ -319,8 +317,8 @@ class ExactlyOnceSink:
             start,
             location=self._checkpoint_location,
             progress_topic=self._progress_topic,
-            selections=self._selections,
-            starting_offsets=self._starting_offsets,
+            selections=[read.options for read in reads],
+            starting_offsets={read.starting_offsets for read in reads},
         )
         if self._asynchronous_progress:
             if is_connect(frame):
@@ -328,9 +326,9 @@ class ExactlyOnceSink:
                     "asynchronous_progress needs classic Spark: on Spark Connect, only Spark's log "
                     "shows which offsets a batch has. Leave it out"
                 )
-            query.delivery.check_logged()
+            query.delivery.check_asynchronous_progress()
         query.delivery.check_losses_seen(query)
-        return replace(query, topics_at_read=tuple(self._topics_at_read))
+        return replace(query, topics_at_read=tuple(read.topics for read in reads))
 
     # One batch --------------------------------------------------------------------------------
 
@@ -350,9 +348,24 @@ class ExactlyOnceSink:
 
         Optional: the members leave by themselves about a second after the query ends, or when the
         driver exits. On Spark Connect, the client does not hold the members. This also closes the
-        connections of a start that led to no batch, as does the sink's end. May be called again.
+        connections of a start that led to no batch, which otherwise stay open until the sink is
+        garbage-collected. May be called again.
         """
         self._batches.close()
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A call of `ExactlyOnceSink.read`: the selection as Spark's options, and the topics then."""
+
+    options: dict[str, str]
+    topics: dict[str, TopicInfo]
+    starting_offsets: str
+
+    def is_of(self, sources: Iterable[StreamSource]) -> bool:
+        """Return True if one of a query's sources reads this selection."""
+        selection = {name.lower(): text for name, text in self.options.items()}
+        return any(selection.items() <= source.options.items() for source in sources)
 
 
 def _checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> SinkQuery:

@@ -47,7 +47,7 @@ class StartChecks:
         except SparkEosError as error:
             return error
         except Exception as error:
-            logger.debug("why the query has failed can't be found out", exc_info=error)
+            logger.debug("can't find out why the query has failed", exc_info=error)
         finally:
             start.close()
         return None
@@ -65,7 +65,7 @@ class StartChecks:
         check_still_read(query.sources, spark, log)
         if entry is not None:
             losses = not query.settings.fail_on_data_loss
-            check.check_sources(entry, readers(query.sources, spark, or_nobody=losses))
+            check.check_sources(entry, readers(query.sources, spark, include_dropped_topics=losses))
 
     def _check_topics(self, start: Start) -> None:
         settings, query = self.query.settings, self.query

@@ -178,7 +178,7 @@ class ExactlyOnceWriter:
             ::
 
                 def both(batch: DataFrame, batch_id: int) -> None:
-                    batch.write.format("delta").mode("append").save(path)
+                    metrics.observe(batch)  # may happen again if the batch is repeated
                     sink(batch, batch_id)
 
                 sink.write(rows).foreachBatch(both).start()
@@ -224,6 +224,8 @@ class ExactlyOnceWriter:
         else:
             function = failures.noted()(function)
         checks, tracking = self._checks(spark)
+        with _checkpoint_at(location):
+            batches.prepare(self._query, spark, OffsetLog(checks.files).begun)
         writer = rows.writeStream.foreachBatch(function)
         if self._output_mode is not None:
             writer = writer.outputMode(self._output_mode)

@@ -64,7 +64,7 @@ class BatchJobs:
         self._arrange: Arrange = writable_batches
         self._schema = T.StructType()
         self._columns: list[str] | list[Column] = []
-        self._is_as_wanted = False
+        self._needs_no_select = False
         self._errors_carried = False
         self._most_partitions: int | None = None
         self._report = T.StructType([T.StructField(REPORT, T.StringType())])
@@ -75,7 +75,7 @@ class BatchJobs:
     def _adopt(self, schema: T.StructType) -> None:
         check_columns(self._final_steps.schema(with_struct(schema)), self._default_topic)
         self._schema, self._columns = schema, written_columns(schema)
-        self._is_as_wanted = self._columns == schema.names
+        self._needs_no_select = self._columns == schema.names
         self._arrange = functools.partial(
             writable_batches, topic=only_topic_of(schema), steps=self._final_steps.functions
         )
@@ -83,10 +83,10 @@ class BatchJobs:
         self._errors_carried = self._dead_letters and carries_letter(schema)
         if self._errors_carried or (self._dead_letters and ERROR in schema.names):
             self._columns = direct_columns(schema)
-            self._is_as_wanted = False
+            self._needs_no_select = False
         if added := topic_is_source(schema.names, self._source_patterns):
             self._columns = [*self._columns, *added]
-            self._is_as_wanted = False
+            self._needs_no_select = False
 
     def run(
         self, planned: PlannedBatch, batch_plan: BatchPlan, only: Partitions | None
@@ -132,7 +132,7 @@ class BatchJobs:
             self._adopt(schema)
             self._most_partitions = _most_partitions(frame.sparkSession.version)
         # Skip the projection if possible: it takes milliseconds to plan and copies every row.
-        return frame if self._is_as_wanted else frame.select(*self._columns)
+        return frame if self._needs_no_select else frame.select(*self._columns)
 
     def _is_one_of(self, partitions: Iterable[TopicPartition]) -> Column:
         chosen = [f"{topic}/{index}" for topic, index in partitions]

@@ -53,7 +53,7 @@ class ExecutionLog(OffsetLog):
         return BatchRange(batch_id, starts, ends)
 
     def fingerprint(self, batch_id: int) -> str:
-        return fingerprint_of(self.began_ms(batch_id), self._running(batch_id).ends())
+        return fingerprint_of(self._entry(batch_id).began_ms, self._running(batch_id).ends())
 
     def _running(self, batch_id: int) -> internals.RunningBatch:
         running = self._query.running_batch()
@@ -102,9 +102,11 @@ class ClassicRuntime(QueryRuntime):
         check_sources(sources)
         self._sources = len(sources)
 
-    def hold(self, frame: DataFrame) -> bool:  # noqa: ARG002 - the thread's properties name the run
-        query_id = internals.query_of_thread(self._session)
-        execution = internals.Execution.of(self._session, query_id)
+    def hold(self, frame: DataFrame) -> bool:
+        # The thread's properties name the run. Ask the frame's session: the run's session may have
+        # been stopped.
+        query_id = internals.query_of_thread(frame.sparkSession)
+        execution = internals.Execution.of(frame.sparkSession, query_id)
         return execution is not None and execution.run_id == self.run_id
 
     def check_batch(self, frame: DataFrame, job: DataFrame, batch: BatchRange) -> None:  # noqa: ARG002

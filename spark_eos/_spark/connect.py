@@ -53,7 +53,7 @@ class ConnectRuntime(QueryRuntime):
         # The session of the last job: only this session can cancel the job's operation.
         self._session = spark
         self._relation = relation
-        self._narrow = b""
+        self._checked_shape = b""
         self.offset_log = OffsetLog(self.files)
         self._tag = tag_of(signature)
         self._cores = 0
@@ -83,9 +83,9 @@ class ConnectRuntime(QueryRuntime):
                 "function of your own, set it with sink.write(...).foreachBatch(function)"
             )
         shape = _shape(frame)
-        if shape != self._narrow or _reads_by_name(frame):
+        if shape != self._checked_shape or _reads_by_name(frame):
             _check_remote_batch(frame)
-            self._narrow = shape
+            self._checked_shape = shape
 
     def cores(self) -> int:
         # Ask once, when the run's first job begins.

@@ -47,8 +47,8 @@ class FinalSteps:
         """The steps as functions that a task calls on its batches."""
         return [step.within_task for step in self.steps]
 
-    def taken_by_spark(self, frame: DataFrame) -> DataFrame:
-        """Return the frame that Spark makes of a frame from before the steps."""
+    def applied_by_spark(self, frame: DataFrame) -> DataFrame:
+        """Return the frame with all steps added to Spark's plan."""
         for step in self.steps:
             frame = with_source(frame)
             frame = frame.mapInArrow(step, step.schema(frame.schema))
@@ -63,7 +63,7 @@ _MADE: Final[WeakKeyDictionary[DataFrame, tuple[DataFrame, Step]]] = WeakKeyDict
 
 def with_step(frame: DataFrame, step: Step) -> DataFrame:
     """Return the frame that a step makes; `without_final_steps` can then undo the step."""
-    made = FinalSteps((step,)).taken_by_spark(frame)
+    made = FinalSteps((step,)).applied_by_spark(frame)
     _MADE[made] = frame, step
     return made
 

@@ -68,8 +68,8 @@ def with_source(frame: DataFrame) -> DataFrame:
     topic, partition = topic_and_partition(frame.schema)
     fields = {"topic": topic, "partition": partition, "offset": F.col(_OFFSET)}
     source = F.struct(*(field.alias(name) for name, field in fields.items()))
-    others = [F.col(name) for name in frame.columns if name not in FLAT_SOURCE.values()]
-    return frame.select(source.alias(SOURCE), *others)
+    # Don't resolve other columns by name, which may contain dots.
+    return frame.withColumn(SOURCE, source).drop(*FLAT_SOURCE.values())
 
 
 def written_columns(schema: T.StructType) -> list[str]:

@@ -150,11 +150,15 @@ def check_stream(frame: DataFrame, plans: Mapping[str, str], *, lineage_follows:
     sources = sources_of(frame)
     check_sources(sources)
     reads = _check_narrow(operators(plans["Physical"]), _STREAM)
-    if reads != len(sources):
-        # A common table expression (WITH) is read each time it is used. A Spark Connect client does
-        # not see the sources that a view or SQL reads.
-        check_sources([*sources, *sources] if lineage_follows and reads > len(sources) else [])
-    if not lineage_follows:
+    if lineage_follows:
+        # A common table expression (WITH) is read each time it is used. Spark leaves out a branch
+        # that yields no row.
+        if reads > len(sources):
+            check_sources([*sources, *sources])
+    else:
+        if reads != len(sources):
+            # A Spark Connect client does not see the sources that a view or SQL reads.
+            check_sources([])
         check_joins(plans["Optimized Logical"], _STREAM)
 
 
@@ -198,6 +202,17 @@ def operators(plan: str) -> Iterator[Operator]:
         raise _unknown("no operators", "")
 
 
+def _whole_lines(plan: str) -> list[str]:
+    """Return a printed plan's operators; an option with several lines, such as a PEM, is one."""
+    whole: list[str] = []
+    for line in plan.strip().splitlines():
+        if whole and _TREE.match(line) is None:
+            whole[-1] += f" {line}"
+        else:
+            whole.append(line)
+    return whole
+
+
 def _unknown(what: str, text: str) -> SparkEosError:
     # Don't show the text itself, which may hold a source's options.
     kind = re.match(r"[\s+:-]*([\w.$]*)", text)
@@ -234,14 +249,14 @@ def _check_narrow(plan: Iterable[Operator], leaf: str) -> int:
             meaning = next((m for word, m in _MEANINGS.items() if word in operator.name), None)
             if operator.name in _SHUFFLING_JOINS:
                 raise UnsupportedPipelineError(
-                    f"the query holds a join with a table that shuffles the stream "
+                    f"the query has a join with a table that shuffles the stream "
                     f"({operator.name} in its plan), so its rows leave their source partitions. "
                     "Broadcast the table, which moves no row of the stream: "
                     "stream.join(F.broadcast(table), ...). If the table is too large to "
                     "broadcast, let ExactlyOnceSink stage the batches (delivery='auto' or 'staged')"
                 )
             raise UnsupportedPipelineError(
-                f"the query holds {meaning or 'an operator that may move rows'} ({operator.name} "
+                f"the query has {meaning or 'an operator that may move rows'} ({operator.name} "
                 "in its plan). Exactly-once needs the rows of a source partition to stay in one "
                 "task in offset order: filter, select, map, mapInArrow, broadcast joins, union of "
                 "topics and coalesce keep them there. ExactlyOnceSink takes any plan if it may "
@@ -262,19 +277,27 @@ def _is_narrow(operator: Operator) -> bool:
 
 
 def check_joins(plan: str, leaf: str) -> None:
+    """Refuse joins of the stream with a table that has no hint to broadcast it."""
     tree = list(operators(plan))
     for index, operator in enumerate(tree):
-        if operator.name != "Join" or "Hint=(strategy=broadcast" in operator.line:
+        if operator.name != "Join":
             continue
-        for below in tree[index + 1 :]:
-            if below.depth <= operator.depth:
-                break
-            if _is_leaf(below, leaf):
-                raise UnsupportedPipelineError(
-                    "the query joins without a hint: Spark may broadcast the table in one batch "
-                    "and shuffle the stream in the next. Wrap the table: "
-                    "stream.join(F.broadcast(table), ...)"
-                )
+        tail = tree[index + 1 :]
+        below = list(itertools.takewhile(lambda other: other.depth > operator.depth, tail))  # noqa: B023
+        # The plan of a subquery in the join's condition comes first, and is deeper.
+        depth = min(child.depth for child in below)
+        sides = [number for number, child in enumerate(below) if child.depth == depth]
+        streams = {
+            "right" if at < sides[-1] else "left"  # the side of the table
+            for at, child in enumerate(below)
+            if _is_leaf(child, leaf)
+        }
+        if any(f"{table}Hint=(strategy=broadcast" not in operator.line for table in streams):
+            raise UnsupportedPipelineError(
+                "the query joins with a table that has no hint: Spark may broadcast the table in "
+                "one batch and shuffle the stream in the next. Wrap the table: "
+                "stream.join(F.broadcast(table), ...)"
+            )
 
 
 def check_lineage(lineage: str, batch: int, sources: int) -> None:
@@ -312,7 +335,7 @@ def with_own_topic_marked(frame: DataFrame) -> DataFrame:
     if "topic" not in frame.schema.names:
         return frame
     # Spark's column ids show whose column it is; on Connect, only the printed plan has them.
-    plan = explained(frame.select("topic"))["Analyzed Logical"].strip().splitlines()
+    plan = _whole_lines(explained(frame.select("topic"))["Analyzed Logical"])
     chosen = next((match[1] for line in plan if (match := _TOPIC.search(line))), "")
     for line, below in itertools.pairwise(plan):
         if "- View (" in line:

@@ -8,6 +8,7 @@ from pyspark.sql import functions as F
 from spark_eos._client.header_values import MAX_OFFSET, header_number
 from spark_eos._kafka.dead_letter_topic import letter_of
 from spark_eos._spark.columns import SOURCE
+from spark_eos._spark.names import with_known_names
 from spark_eos.errors import UnsupportedPipelineError
 
 _NEEDED: Final = ("key", "value", "headers", "timestamp")
@@ -57,6 +58,7 @@ def original_records(dead_letters: DataFrame) -> DataFrame:
             records = original_records(dead_letters).where("dead_letter.reason = 'error'")
             query = sink.write(records).trigger(availableNow=True).start()
     """
+    dead_letters = with_known_names(dead_letters, (SOURCE, *_NEEDED))
     if missing := [name for name in _NEEDED if name not in dead_letters.columns]:
         raise UnsupportedPipelineError(
             f"the dead letters have no column {', '.join(missing)}: original_records needs the "

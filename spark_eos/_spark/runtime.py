@@ -68,7 +68,10 @@ class QueryRuntime(ABC):
         atexit.register(leave)
 
     def batch(self, relation: str | None) -> AbstractContextManager[None]:
-        """Protect a batch: a stop may interrupt only its jobs. ``relation``: its id on Connect."""
+        """Return a context for a batch, in which a stop may interrupt only Spark jobs.
+
+        ``relation`` is the batch's id on Spark Connect.
+        """
         # Spark's stop() interrupts a classic query's jobs, and waits for everything else.
         del relation
         return contextlib.nullcontext()

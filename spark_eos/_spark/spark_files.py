@@ -14,6 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos import _pyspark_internals as internals
 from spark_eos._checkpoint.files import ArrowFiles, local_directory
 from spark_eos._checkpoint.marker import Files
+from spark_eos._client.locations import without_credentials
 from spark_eos.errors import CheckpointError
 
 # Hadoop's wildcards in the paths that Spark reads (org.apache.hadoop.fs.GlobPattern).
@@ -32,7 +33,7 @@ class HadoopFiles:
     """A checkpoint's files on any file system that Spark knows, read as Spark itself reads them."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
-        self.location = location
+        self.location = without_credentials(location)
         java = internals.java_packages(spark)
         self._path = java.org.apache.hadoop.fs.Path
         self._io = java.org.apache.commons.io.IOUtils
@@ -125,7 +126,7 @@ class SparkFiles:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         self._spark = spark
-        self.location = location
+        self.location = without_credentials(location)
         self._plain = location.rstrip("/")
         self._base = literal_path(self._plain)
 
@@ -155,7 +156,10 @@ class SparkFiles:
     def _rows(self, pattern: str, column: str) -> list[Row]:
         try:
             # Spark skips hidden files, and reads a file's content only if that column is selected.
-            frame = self._spark.read.format("binaryFile").load(f"{self._base}/{pattern}")
+            # Whatever the session's settings are, a file that can't be read is not a missing file.
+            strict = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+            reader = self._spark.read.format("binaryFile").options(**strict)
+            frame = reader.load(f"{self._base}/{pattern}")
             return frame.select(column).collect()
         except AnalysisException as error:
             if error.getCondition() == "PATH_NOT_FOUND":

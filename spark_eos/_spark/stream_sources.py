@@ -27,8 +27,8 @@ _SPLITTING: Final = {
     "maxrecordsperpartition": "maxRecordsPerPartition",
 }
 _LEAVE: Final = (
-    "To leave them, with their unread records, start a direct or mirrored query with an empty "
-    "checkpoint_location and the same group_id, or a staged query, once, with "
+    "To stop reading them, and skip their unread records, start a direct or mirrored query with "
+    "an empty checkpoint_location and the same group_id, or a staged query, once, with "
     "fail_on_data_loss=False"
 )
 _LEFT_BY_NAME: Final = f"To keep reading them, name them in subscribe or assign. {_LEAVE}"
@@ -187,17 +187,17 @@ def check_still_read(
 
 
 def readers(
-    sources: Sequence[StreamSource], spark: SparkSession, *, or_nobody: bool
+    sources: Sequence[StreamSource], spark: SparkSession, *, include_dropped_topics: bool
 ) -> list[Callable[[set[str]], set[str]] | None]:
     """Return, for each source, a function that selects the topics it reads; None if not Kafka.
 
-    With ``or_nobody``, a source may also have read topics that no source reads any more.
+    With ``include_dropped_topics``, a source may have read topics that no source reads any more.
     """
     every = topics_read(sources)
 
     def reads(source: StreamSource, topics: set[str]) -> set[str]:
         own = topics_read([source]).among(spark, topics)
-        return own | (topics - every.among(spark, topics)) if or_nobody else own
+        return own | (topics - every.among(spark, topics)) if include_dropped_topics else own
 
     return [partial(reads, source) if source.format in _KAFKA else None for source in sources]
 

@@ -29,7 +29,7 @@ def arrivals(
             with watch.waiting():
                 item = next(items, None)
             # Don't count the seconds spent in `on_late`.
-            note_wait(time.monotonic() - began - watch.late)
+            note_wait(time.monotonic() - began - watch.callback_seconds)
             if watch.failure is not None:
                 raise watch.failure
             if item is None:
@@ -44,7 +44,7 @@ class _Watch:
         self.over = threading.Event()
         self.failure: BaseException | None = None
         # Seconds that `on_late` has taken during the caller's current wait.
-        self.late = 0.0
+        self.callback_seconds = 0.0
         self._is_late = is_late
         self._on_late = on_late
         self._every = every
@@ -54,7 +54,7 @@ class _Watch:
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
         with self._lock:
-            self._waits, self.late = True, 0.0
+            self._waits, self.callback_seconds = True, 0.0
         try:
             yield
         finally:
@@ -72,4 +72,4 @@ class _Watch:
                     except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                         self.failure = error
                         return
-                    self.late += time.monotonic() - began
+                    self.callback_seconds += time.monotonic() - began

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from spark_eos._client.confluent_traps import UNREADABLE
+from spark_eos._client.letter_headers import read_letter_headers, replaced_headers
 from spark_eos._client.librdkafka_api import ANY_PARTITION
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker import dead_letter_settings as reasons
@@ -73,13 +74,24 @@ class DeadLetterBuilder:
         for name in names & missing.keys():
             fault = Fault(reasons.UNKNOWN_TOPIC, missing[name])
             faults = dict.fromkeys(topics.rows(name).tolist(), fault) | faults
-        partitions = self._targets.partitions(names)
+        partitions = self._targets.partitions(names - missing.keys())
         if unknown := rows_for_unknown_partition(part, topics, partitions):
             # Look again: the topics may have more partitions by now.
             if wanted := greatest_partitions(part, topics, unknown):
                 partitions |= self._targets.partitions(wanted.keys(), wanted)
             faults = rows_for_unknown_partition(part, topics, partitions) | faults
         return faults | self._rules.faults(part, topics, without=faults)
+
+    def count(self, part: SourceRows, faults: Mapping[int, Fault]) -> None:
+        """Count the dead letters that `dead_letters` will make of these rows."""
+        for row in sorted(faults):
+            fault = faults[row]
+            # Only each reason's first position is kept, so don't build a text for later positions.
+            first = fault.reason not in self.counts.first
+            self.counts.add(fault.reason, part.position(row) if first else "", fault.message)
+        if faults:
+            counted = self.by_partition.get(part.partition, 0)
+            self.by_partition[part.partition] = counted + len(faults)
 
     def dead_letters(
         self, part: SourceRows, faults: Mapping[int, Fault]
@@ -99,6 +111,13 @@ class DeadLetterBuilder:
         is_row = record is None
         record = record or record_content(part.rows, row)
         omitted = [] if record.headers is not None else [UNREADABLE]
+        # The record may be a dead letter itself, whose explanation is replaced.
+        earlier = read_letter_headers(record.headers or ())
+        if "omitted" in earlier.error_headers:
+            omitted.append(earlier.error_headers["omitted"].decode(errors="replace"))
+        if replaced := replaced_headers(settings.headers, earlier.own):
+            omitted.append(f"{len(replaced)} of its headers, such as {replaced[0]}")
+        brief = False
         while True:
             headers = letter_headers(
                 settings,
@@ -109,6 +128,7 @@ class DeadLetterBuilder:
                 record,
                 is_row=is_row,
                 omitted=omitted,
+                brief=brief,
             )
             # A dead letter's timestamp is the time of writing, because retention counts from there.
             # A header keeps the record's own timestamp.
@@ -116,25 +136,29 @@ class DeadLetterBuilder:
             refused = self._rules.fault(settings.topic, dead_letter)
             if refused is None or refused.reason != reasons.TOO_LARGE:
                 break
-            smaller = without_largest(record)
-            if smaller is None:
+            smaller = without_largest(record, keep_key=self._needs_key())
+            if smaller is not None:
+                record, left_out = smaller
+                omitted.append(left_out)
+            elif brief:
                 break
-            record, left_out = smaller
-            omitted.append(left_out)
+            brief = smaller is None
         if refused is not None:
             raise self._refusal(part.position(row), refused)
-        # Only each reason's first position is kept, so don't build a text for later positions.
-        first = fault.reason not in self.counts.first
-        self.counts.add(fault.reason, part.position(row) if first else "", fault.message)
-        self.by_partition[part.partition] = self.by_partition.get(part.partition, 0) + 1
         return dead_letter
+
+    def _needs_key(self) -> bool:
+        """Return True if the dead-letter topic refuses records without a key."""
+        no_key = RecordContent(None, b"", (), None)
+        return self._rules.fault(self._dead_letters.topic, no_key) is not None
 
     def _refusal(self, position: str, fault: Fault) -> TransactionError:
         what = fault.message
         if fault.reason == reasons.TOO_LARGE:
             what = (
-                "the headers that explain it are too large by themselves. Raise "
-                "kafka['message.max.bytes'] and the topic's max.message.bytes"
+                "the headers that explain it are too large by themselves, or, in a compacted "
+                "topic, together with its key. Raise kafka['message.max.bytes'] and the topic's "
+                "max.message.bytes"
             )
         return TransactionError(
             f"{position} can't be written to the dead-letter topic {self._dead_letters.topic!r}: "

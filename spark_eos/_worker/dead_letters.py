@@ -23,8 +23,11 @@ RECORD: Final = "spark_eos_record"
 """The column of a staged copy that holds a bad row's source record, as JSON."""
 FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
-# The most characters in a header: a long stack trace must not make a dead letter too large.
+# The most bytes in a header: a long stack trace must not make a dead letter too large.
 _MAX_TEXT: Final = 8_192
+# The same for a dead letter that is too large even without its record.
+_BRIEF_TEXT: Final = 200
+_LONG: Final = ("message", "exception", "stacktrace", "omitted")
 # Used as the number of partitions of an unknown topic: no 32-bit partition number reaches it.
 _MOST_PARTITIONS: Final = 1 << 31
 
@@ -136,11 +139,11 @@ def _bytes(fields: Mapping[str, str | None], name: str = "value") -> bytes | Non
     return None if content is None else base64.b64decode(content)
 
 
-def without_largest(record: RecordContent) -> tuple[RecordContent, str] | None:
+def without_largest(record: RecordContent, *, keep_key: bool) -> tuple[RecordContent, str] | None:
     """Return the record without its largest part, and which part that was; None if it is empty."""
     sizes = {
         "value": len(record.value or b""),
-        "key": len(record.key or b""),
+        "key": 0 if keep_key else len(record.key or b""),
         "headers": sum(len(n.encode()) + len(text or b"") for n, text in record.headers or ()),
     }
     part = max(sizes, key=lambda name: sizes[name])
@@ -161,6 +164,8 @@ def letter_headers(
     # True if the source record is gone, so that the row itself takes its place.
     is_row: bool,
     omitted: Sequence[str],
+    # True if the explanation must be short.
+    brief: bool,
 ) -> list[Header]:
     """Return a dead letter's headers: the record's own, then the headers that explain it."""
     explaining: dict[str, str | None] = {}
@@ -176,16 +181,24 @@ def letter_headers(
         "message": fault.message,
         "reason": fault.reason,
         "exception": fault.exception,
-        "stacktrace": fault.stacktrace if settings.stacktrace else None,
+        "stacktrace": fault.stacktrace if settings.stacktrace and not brief else None,
         "timestamp": None if record.timestamp is None else str(record.timestamp),
         "omitted": "; ".join(omitted) or None,
     }
+    most = _BRIEF_TEXT if brief else _MAX_TEXT
     texts = {
-        name: text[:_MAX_TEXT].encode("utf-8", "backslashreplace")
+        # Only texts of the query's own are long.
+        name: _cut(text, most if name in _LONG else _MAX_TEXT)
         for name, text in explaining.items()
         if text is not None
     }
     return write_letter_headers(settings.headers, record.headers or (), texts)
+
+
+def _cut(text: str, most: int) -> bytes:
+    """Encode a text in at most ``most`` bytes, without half a character at the end."""
+    encoded = text[:most].encode("utf-8", "backslashreplace")[:most]
+    return encoded.decode("utf-8", "ignore").encode()
 
 
 def letter_rows(dead_letters: Sequence[RecordContent]) -> pa.RecordBatch:

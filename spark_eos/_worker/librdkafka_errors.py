@@ -26,7 +26,7 @@ REFUSALS_OF_DATA: Final = {
     KafkaError.INVALID_TIMESTAMP,
 }
 
-# All other errors may be cured by an abort, a new producer and another attempt.
+# Errors that an abort, a new producer and another attempt can't cure, unlike all other errors.
 _PERMANENT: Final = {
     *REFUSALS,
     *REFUSALS_OF_DATA,

@@ -285,7 +285,13 @@ class TransactionalProducer:
             self._fence(identity.transactional_id, self.settings.connect_deadline())
         except SparkEosError as error:
             # The driver ends open transactions before anyone else may write.
-            warn(logger, "EOS69", "leaving %s to the driver: %s", identity.transactional_id, error)
+            warn(
+                logger,
+                "EOS69",
+                "producer %s could not be fenced, so the driver ends its transaction: %s",
+                identity.transactional_id,
+                error,
+            )
         finally:
             producer.abandon()
             producer.close()

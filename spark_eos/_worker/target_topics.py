@@ -83,32 +83,36 @@ class TargetTopics:
     def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
         """Return why rows can't be written to missing topics, by topic; None is always missing."""
         # A task waits for missing topics only once, and this process waits for each topic only
-        # once. After that, the task only checks whether the topics exist now.
-        unknown = _named(names) - self.known(names) - self._missing.keys()
-        for name in unknown:
+        # once. After that, each transaction only checks whether the topics exist now.
+        named = _named(names)
+        missing = {name: self._missing[name] for name in named if name in self._missing}
+        new = named - self.known(named) - missing.keys()
+        for name in sorted(new):
             if (why := why_impossible(name, Operation.WRITE)) is not None:
-                self._missing[name] = f"topic {name[:_MOST_CHARACTERS]!r}: {why}"
-        new = unknown - self._missing.keys()
+                missing[name] = f"topic {name[:_MOST_CHARACTERS]!r}: {why}"
+        new -= missing.keys()
         with asking_cluster(_LOOKING_UP):
             if new:
                 new -= self._cache.look(new, Operation.WRITE).keys()
             if waited_for := set() if self._waited else new - self._absent.keys():
-                self._wait_for(waited_for)
+                missing |= self._wait_for(waited_for)
         for name in new:
             if name not in self._cache:
-                self._missing.setdefault(name, f"topic {name!r} does not exist")
-        missing: dict[str | None, str] = {None: _NO_TOPIC}
-        missing.update((name, self._missing[name]) for name in _named(names) & self._missing.keys())
-        return missing
+                missing.setdefault(name, f"topic {name!r} does not exist")
+        self._missing.update(missing)
+        found: dict[str | None, str] = {None: _NO_TOPIC}
+        found.update(missing)
+        return found
 
-    def _wait_for(self, names: Collection[str]) -> None:
+    def _wait_for(self, names: Collection[str]) -> dict[str, str]:
+        """Wait for topics; return why rows can't be written to those that did not appear."""
         try:
             self._cache.get(names, Operation.WRITE)
         except MissingTopicsError as error:
             self._waited = True
-            for name in error.names:
-                self._absent[name] = True
-                self._missing[name] = f"topic {name!r} does not exist ({error.reason})"
+            self._absent.update(dict.fromkeys(error.names, True))
+            return {name: f"topic {name!r} does not exist ({error.reason})" for name in error.names}
+        return {}
 
     def ready_for_partitions(self, wanted: Mapping[str, int]) -> bool:
         """Return True if `partitions` does not wait for more partitions."""
@@ -117,13 +121,14 @@ class TargetTopics:
     def partitions(
         self, names: Collection[str | None], wanted: Mapping[str, int] | None = None
     ) -> dict[str, int]:
-        """Return the number of partitions of each topic that exists."""
-        known = _named(names) - self._missing.keys()
+        """Return the number of partitions of each topic; all of them must exist."""
+        known = _named(names)
         wanted = wanted or {}
         with asking_cluster(_LOOKING_UP):
             if not self.ready_for_partitions(wanted):
                 self._waited = not self._cache.wait_for_partitions(wanted, Operation.WRITE)
-                self._absent.update(dict.fromkeys(map(_of_partitions, wanted), True))
+                if self._waited:
+                    self._absent.update(dict.fromkeys(map(_of_partitions, wanted), True))
             look = self._cache.refresh if wanted else self._cache.get
             return {n: t.partitions for n, t in look(known, Operation.WRITE).items()}
 
@@ -144,6 +149,10 @@ class TargetTopics:
     def clear(self) -> None:
         """Forget the topics of the last transaction."""
         self._seen = {}
+
+    def look_again(self) -> None:
+        """Look topics up again that were missing: they may exist by now."""
+        self._missing.clear()
 
     def add(self, topics: dict[str, TopicInfo]) -> None:
         """Remember topics as they are now, unless the transaction has already written to them."""

@@ -149,7 +149,7 @@ class JobOutcome:
         return bool(statuses) and statuses <= {OVER_LIMIT, NOT_ATTEMPTED}
 
     @property
-    def moved(self) -> bool:
+    def committed_anything(self) -> bool:
         """True if anything was committed."""
         return any(outcome.next_offset is not None for outcome in self.partitions.values())
 

@@ -33,8 +33,8 @@ class TransactionSize:
 
     def after(self, seconds: float, most: Transactions) -> "TransactionSize":
         """Return the size after a transaction that took this long to commit."""
-        # The next transaction may take as many times longer as it is larger, and must be far from
-        # its timeout even then.
+        # A transaction that is _GROW times larger may take _GROW times longer. Grow only if such a
+        # transaction would still end well before its timeout.
         if self.divisor == self.least or seconds * 1000 * _GROW * _GROW > most.timeout_ms:
             return self
         return self.grown()

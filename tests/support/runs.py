@@ -271,7 +271,7 @@ def running(
         settings,
         lambda offsets: delivery(RunParts(settings, start, offsets, _Jobs(), progress_topic)),
         watch=lambda: True,
-        prepared_ms=_now_ms() if prepared else None,
+        begun_before=max(map(int, files.names("offsets")), default=-1) if prepared else None,
     )
     try:
         yield Runs(flow, run, files, OffsetLog(files))

@@ -35,6 +35,7 @@ class Copies:
     while_drained: Disturbance = nothing  # Called while a frame is run for its state.
     rows_less: int = 0  # Number of the copy's rows that the frame then lacks.
     opened: StagedBatch | None = None
+    listed: set[str] = field(default_factory=set)
     empty: bool = False
 
     def take(self, frame: Any) -> None:
@@ -59,6 +60,14 @@ class Copies:
     def open(self, copy: StagedBatch) -> bool:
         self.opened = copy
         return copy.directory is None or copy.directory in self.rows
+
+    def list_copies(self) -> None:
+        self.listed = set(self.rows)
+
+    def remove_abandoned(self, batch_id: int, committed: str | None) -> None:
+        for name in self.listed - {committed}:
+            if int(name.partition("-")[0]) == batch_id:
+                self.rows[name] = []
 
     def remove_old(self, batch_id: int) -> None:
         for name in [name for name in self.rows if int(name.partition("-")[0]) < batch_id]:

@@ -186,3 +186,14 @@ def test_a_staged_querys_own_positions_are_not_foreign(flow: Flow, progress: str
     found = document(flow)
     assert found["foreign_offsets"] == []
     assert [p["committed_offset"] for p in found["partitions"] if p["partition"] == 0] == [4]
+
+
+def test_progress_of_a_staged_query_can_not_be_set(flow: Flow, progress: str) -> None:
+    _stage(flow, progress, _BATCH, *[8 << 32] * 4)
+    before = flow.group_commits()
+    source = ("--source-bootstrap-servers", flow.bootstrap_servers)
+    places = [text for n in range(2) for text in ("--set", f"{flow.source}:{n}=0")]
+    result = run("progress", flow, *places, "--progress-topic", progress, *source)
+    assert result.exit_code == 1
+    assert "does not belong to a mirrored query" in result.output
+    assert flow.group_commits() == before

@@ -2,13 +2,19 @@
 
 import json
 import logging
+import uuid
 
 import confluent_kafka
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from kafka.protocol.consumer import OffsetCommitRequest
 
+from spark_eos._checkpoint.marker import STAGED, Marker
+from spark_eos._checkpoint.offset_log import OffsetLog
+from spark_eos._checks.start import Start
 from spark_eos._client.settings import ClientSettings
+from spark_eos._delivery.staged_sources import StagedSources
+from spark_eos._exactly_once.delivery import Batch
 from spark_eos._kafka.cluster import topics as topics_of
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import all_group_offsets
@@ -19,8 +25,10 @@ from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import RecordsLostError
 from spark_eos.testing.broker_admin import admin_client
 from support.flow import Flow
-from support.members import deadline
+from support.members import deadline, writer_settings
 from support.mirroring import MirroredFlow
+from support.runs import Checkpoint
+from support.sinks import changed
 from support.staged_runs import Copies, StagedRuns, progress_topic, staged_run
 from support.writing import sent_requests
 
@@ -158,3 +166,23 @@ def test_a_source_in_another_cluster_is_checked_there(mirrored_flow: MirroredFlo
         with flow.connections() as connections:
             found = all_group_offsets(connections, flow.group_id, deadline(), positions=True)
         assert {topic for topic, _ in found} == {progress_topic(flow)}
+
+
+def test_a_source_in_another_cluster_may_have_the_progress_topics_name(
+    mirrored_flow: MirroredFlow,
+) -> None:
+    flow = mirrored_flow
+    flow.other.create_topic(flow.progress, 1)
+    settings = changed(writer_settings(flow), source_client=ClientSettings(flow.source_kafka))
+    log = OffsetLog(Checkpoint(flow))
+    own = uuid.uuid4()
+    log.markers.write(Marker(flow.group_id, {flow.progress: own}, STAGED))
+    with Start(settings) as start:
+        sources = StagedSources(start.source, settings, flow.progress, lambda _: set())
+        for name in (flow.progress, flow.source):
+            read = BatchRange(0, {}, {TopicPartition(name, 0): 0})
+            sources._check_topics(Batch(0, None, log), [read])
+        start.close()
+    ids = log.markers.read().topic_ids
+    assert ids[flow.progress] == own
+    assert flow.source in ids

@@ -109,7 +109,7 @@ def test_others_are_left_to_another_replay(flow: Flow) -> None:
 def test_timestamps_are_the_records_own(flow: Flow) -> None:
     appended = f"appended-{flow.name}"
     flow.broker.create_topic(appended, 2, {"message.timestamp.type": "LogAppendTime"})
-    # The last four are not believed: no numbers, and times that brokers or Spark refuse.
+    # The last four are not believed: no numbers, and times that Spark refuses.
     timestamps = ["1000", "0", "-5", "-1", "9" * 5_000, "soon", str(1 << 62), str(-1 << 62)]
     before = int(time.time() * 1000)
     for number, text in enumerate(timestamps):

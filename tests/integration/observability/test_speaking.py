@@ -72,7 +72,7 @@ def test_a_group_that_has_offsets_of_other_topics(
 def test_a_staged_query(flow: Flow, said: Callable[..., list[str]]) -> None:
     flow.produce(map(record, range(10)))
     (line,) = said(repartitioned)
-    begins = f"spark-eos: group {flow.group_id}: delivery=staged, since the query holds a shuffle"
+    begins = f"spark-eos: group {flow.group_id}: delivery=staged, since the query has a shuffle"
     assert line.startswith(begins)
     assert line.endswith(
         "in its plan); begins at earliest (starting_offsets); up to 10 records wait"

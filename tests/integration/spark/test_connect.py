@@ -236,7 +236,7 @@ def test_a_batch_that_may_have_been_shuffled(connect_service: ConnectService, fl
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("repartition", "the query holds a shuffle"),
+        ("repartition", "the query has a shuffle"),
         ("union", "not exactly the micro-batch's own, each read once"),
         ("checkpoint", "not exactly the micro-batch's own, each read once"),
     ],

@@ -73,7 +73,7 @@ def _delivery(
     with closing(ExactlyOnceSink(**arguments(**options))) as sink:
         frame = PIPELINES[pipeline](sink.read(session, subscribe=source))
         sink.write(frame.select(*columns or frame.columns))
-        query = sink._batches.query
+        query = sink._written
         assert query is not None
         return query.delivery.name
 

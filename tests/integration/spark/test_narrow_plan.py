@@ -3,7 +3,7 @@
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from spark_eos import ExactlyOnceSink, errors
+from spark_eos import BatchReport, ExactlyOnceSink, errors
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.columns import SOURCES_OWN
 from spark_eos._spark.narrow_plan import check_stream, explained, with_own_topic_marked
@@ -185,17 +185,15 @@ def test_narrow_batches_of_many_kinds(flow: Flow, spark_eos_session: SparkSessio
     assert flow.committed() == {0: batches, 1: batches}
 
 
-def test_a_batch_of_a_query_that_was_not_checked(
-    flow: Flow, spark_eos_session: SparkSession
-) -> None:
-    """The plan that runs counts, not the one that `sink.write` has seen."""
+def test_a_query_that_the_sink_has_not_started(flow: Flow, spark_eos_session: SparkSession) -> None:
+    """Its plan is not the one that `sink.write` has seen."""
     flow.produce(range(8))
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
     split = relay(_own(spark_eos_session, flow, minPartitions="4"))
     writer = split.writeStream.foreachBatch(sink).trigger(availableNow=True)
     query = writer.option("checkpointLocation", flow.checkpoint).start()
-    with pytest.raises(StreamingQueryException, match="minPartitions"):
+    with pytest.raises(StreamingQueryException, match=r"start the query from sink\.write"):
         query.awaitTermination()
     assert flow.written() == []
 
@@ -236,6 +234,10 @@ STREAMS: Mapping[str, tuple[Callable[[DataFrame], DataFrame], str]] = {
     "mapInArrow": (lambda f: f.mapInArrow(lambda batches: batches, f.schema), ""),
     "coalesce": (lambda f: f.coalesce(1), ""),
     "a broadcast join": (lambda f: _joined(f, _names(f)), ""),
+    "a branch that yields no row": (
+        lambda f: f.union(_kafka(f.sparkSession, "u").select(*f.columns).where("1 = 0")),
+        "",
+    ),
     "a hint": (
         lambda f: _by_sql(
             f,
@@ -281,9 +283,9 @@ def _printing_little(spark: SparkSession) -> Iterator[None]:
             spark.conf.unset(name)
 
 
-def _kafka(spark: SparkSession) -> DataFrame:
+def _kafka(spark: SparkSession, topic: str = "t", **more: str) -> DataFrame:
     """A stream that is never started, so it needs no broker."""
-    options = {"subscribe": "t", "kafka.isolation.level": "read_committed"}
+    options = {"subscribe": topic, "kafka.isolation.level": "read_committed", **more}
     reader = spark.readStream.format("kafka").options(**options)
     frame = reader.option("kafka.bootstrap.servers", "127.0.0.1:1").load()
     return frame.withColumn("source", F.struct("topic", "partition", "offset"))
@@ -330,6 +332,14 @@ def test_the_sources_topic_is_known_by_sql_too(spark_eos_session: SparkSession, 
     assert with_own_topic_marked(chosen).schema["topic"].metadata == {}
 
 
+def test_the_sources_topic_is_known_after_an_option_of_several_lines(
+    spark_eos_session: SparkSession,
+) -> None:
+    pem = "-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n"
+    frame = _kafka(spark_eos_session, **{"kafka.ssl.truststore.certificates": pem})
+    assert with_own_topic_marked(frame).schema["topic"].metadata == SOURCES_OWN
+
+
 # What is read -------------------------------------------------------------------------------------
 
 
@@ -374,6 +384,25 @@ def test_a_second_query_of_a_sink_is_refused_while_one_is_active(
         sink.close()
     run_available(spark_eos_session, flow)
     assert sorted(map(int, flow.values())) == list(range(8))
+
+
+@pytest.mark.slow
+def test_a_start_is_the_start_of_its_own_writer(
+    new_flow: Callable[..., Flow], spark_eos_session: SparkSession
+) -> None:
+    flow, other = new_flow(), new_flow()
+    reports: list[BatchReport] = []
+    sink = ExactlyOnceSink(**flow.options(), on_batch=reports.append)
+    first = sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
+    shuffled = relay(sink.read(spark_eos_session, subscribe=other.source)).repartition(2)
+    flow.produce(range(4))
+    query = first.trigger(availableNow=True).start()
+    # As when a notebook's next cell runs before the first batch.
+    sink.write(shuffled)
+    with closing(sink):
+        assert query.awaitTermination(60)
+    assert [report.delivery for report in reports] == ["direct"]
+    assert sorted(map(int, flow.values())) == list(range(4))
 
 
 @pytest.mark.slow

@@ -318,7 +318,7 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
     run_available(spark_eos_session, flow)
     sink = ExactlyOnceSink(**flow.options(), delivery="direct")
     frame = sink.read(spark_eos_session, subscribe=flow.source).select("source", "value")
-    sink.write(frame)  # and something else is started
+    sink.write(frame)  # which starts nothing
     query = (
         frame.writeStream.foreachBatch(sink)
         .option("checkpointLocation", flow.checkpoint + "-other")
@@ -326,7 +326,7 @@ def test_a_checkpoint_of_another_query(flow: Flow, spark_eos_session: SparkSessi
         .start()
     )
     flow.produce(["new"])
-    with pytest.raises(StreamingQueryException, match=f"{flow.checkpoint}' belongs to query"):
+    with pytest.raises(StreamingQueryException, match=r"start the query from sink\.write"):
         query.awaitTermination()
 
 
@@ -342,11 +342,11 @@ def test_a_shuffle_before_foreach_batch(flow: Flow, spark_eos_session: SparkSess
 
     with pytest.raises(StreamingQueryException, match=r"start the query from sink\.write"):
         run()
-    sink.write(frame)  # and something else is started
-    with pytest.raises(StreamingQueryException, match="its lineage has ShuffledRowRDD"):
+    sink.write(frame)  # which starts nothing
+    with pytest.raises(StreamingQueryException, match=r"start the query from sink\.write"):
         run()
     assert flow.written() == []
-    assert flow.committed() == {0: 0, 1: 0}
+    assert flow.committed() == {}
 
 
 def test_two_calls_for_one_batch(flow: Flow, spark_eos_session: SparkSession) -> None:

@@ -59,7 +59,7 @@ def _newer(file: Path) -> None:
         ("metadata", Path.unlink, "but no metadata"),
         ("metadata", _truncate, "metadata of .* can't be read"),
         ("metadata", _scramble, "metadata of .* can't be read"),
-        ("offsets/2", Path.unlink, "calls batch 2 finished"),
+        ("offsets/2", Path.unlink, "marks batch 2 as finished"),
         ("offsets/2", _truncate, "a damaged offsets/2"),
         ("offsets/2", _scramble, "a damaged offsets/2"),
         ("offsets/2", _newer, "offsets/2 has format 'v9'"),

@@ -142,7 +142,9 @@ def test_a_checkpoint_with_another_querys_group_is_refused(
     flow.checkpoint = f"{own}-b"
     run_available(spark, flow, **others)
     flow.checkpoint = own
-    with pytest.raises(StreamingQueryException, match=f"this one is of group '{flow.group_id}'"):
+    with pytest.raises(
+        StreamingQueryException, match=f"this query's checkpoint is of group '{flow.group_id}'"
+    ):
         run_available(spark, flow, **others)
     run_available(spark, flow, **more)
     assert sorted(map(int, flow.values())) == sorted([*range(20), *range(20)])

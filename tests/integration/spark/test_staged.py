@@ -144,17 +144,17 @@ def test_the_delivery_of_a_checkpoint_can_not_change(
             "staged",
             relay,
             (
-                "with delivery='direct'. Their offsets mean different things: set "
-                "delivery='staged', with the checkpoint it had;"
+                "with delivery='direct'. The offsets of the two deliveries mean different things: "
+                "set delivery='staged', with the checkpoint it had;"
             ),
         ),
         pytest.param(
             "direct",
             staging.repartitioned,
             (
-                "with delivery='staged', since the query holds a shuffle (Exchange in its plan). "
-                "Their offsets mean different things: change the query back, so that its delivery "
-                "can be 'direct';"
+                "with delivery='staged', since the query has a shuffle (Exchange in its plan). "
+                "The offsets of the two deliveries mean different things: change the query back, "
+                "so that its delivery can be 'direct';"
             ),
             marks=pytest.mark.slow,
         ),
@@ -202,8 +202,8 @@ def _staged_on_connect(
     writer = sink.write(getattr(staging, transform)(frame)).outputMode(mode)
     query = started(writer.trigger(availableNow=True))
     assert query.awaitTermination(240)
-    assert sink._batches.query is not None
-    delivered.append(sink._batches.query.delivery.name)
+    assert sink._written is not None
+    delivered.append(sink._written.delivery.name)
     return delivered
 
 

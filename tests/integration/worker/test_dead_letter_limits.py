@@ -7,7 +7,10 @@ import pyarrow as pa
 import pytest
 
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.dead_letter_builder import DeadLetterBuilder
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
+from spark_eos._worker.dead_letters import Fault
+from spark_eos._worker.records import SourceRows
 from spark_eos._worker.task_report import JobOutcome
 from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
@@ -91,3 +94,19 @@ def test_they_are_not_held_back_if_a_row_was_written_before(flow: Flow) -> None:
     assert outcome.unwritten == []
     assert (flow.values(), len(_dead_letters(flow))) == (["0/0"], 6)
     assert flow.committed() == {0: 7}
+
+
+def test_no_more_are_made_than_are_allowed(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may hold a large record, although its row is small."""
+    made: list[int] = []
+    make = DeadLetterBuilder._dead_letter
+
+    def noting(builder: DeadLetterBuilder, part: SourceRows, row: int, fault: Fault) -> Any:
+        made.append(row)
+        return make(builder, part, row, fault)
+
+    monkeypatch.setattr(DeadLetterBuilder, "_dead_letter", noting)
+    outcome = _write(flow, "x" * 100, allowed=2)
+    assert outcome.over_limit
+    assert outcome.reason == "99 dead letters are more than this attempt's 2"
+    assert made == []

@@ -149,3 +149,21 @@ def test_a_records_own_header_explains_no_dead_letter(flow: Flow) -> None:
     assert "__dlq.errors.cluster" not in explained
     assert explained["__dlq.errors.reason"] == "error"
     assert explained["__dlq.errors.omitted"] == _UNREADABLE
+
+
+def test_a_dead_letter_of_a_dead_letter_says_what_it_replaces(flow: Flow) -> None:
+    own, omitted = ("own", b"1"), ("__dlq.errors.omitted", b"value of 9 bytes")
+    explained = [("__dlq.errors.reason", b"error"), ("__dlq.errors.format", b"2")]
+    flow.produce(["a"], partition=0, headers=[own, *explained])
+    flow.produce(["b"], partition=0, headers=[own, omitted, *explained])
+    flow.produce(["c"], partition=0, headers=[own, omitted])
+    with writing(flow) as (found, dlq):
+        found.add(rows(flow, 0, 0, 1, 2, error=["bad"] * 3))
+        found.commit()
+    again = [*DeadLetterTopic(ClientSettings(flow.kafka), dlq, 20).read()]
+    assert [letter.own_headers for letter in again] == [(own,)] * 3
+    assert [letter.incomplete for letter in again] == [
+        None,
+        "omitted: value of 9 bytes",
+        "omitted: 1 of its headers, such as __dlq.errors.omitted",
+    ]

@@ -280,6 +280,26 @@ def test_dead_letters_never_exceed_their_topics_limit(flow: Flow) -> None:
     assert flow.committed() == {0: 100}
 
 
+def test_long_texts_are_cut_before_a_dead_letter_is_too_large(flow: Flow) -> None:
+    flow.produce(["a"], partition=0)
+    with writer_with_dead_letters(flow, {"max.message.bytes": "5000"}) as writing:
+        writing.add(rows(flow, 0, 0, error=["\u00e9" * 8_000]))
+        writing.commit()
+    ((value, headers),) = letters(flow)
+    assert (value, headers["__dlq.errors.omitted"]) == (None, "value of 1 bytes")
+    assert headers["__dlq.errors.message"] == "\u00e9" * 100
+
+
+def test_a_compacted_topics_dead_letter_keeps_its_key(flow: Flow) -> None:
+    flow.produce(["v" * 3_000], partition=0, key=b"k" * 3_500)
+    config = {"max.message.bytes": "5000", "cleanup.policy": "compact"}
+    with writer_with_dead_letters(flow, config) as writing:
+        writing.add(rows(flow, 0, 0, error=["bad"]))
+        writing.commit()
+    (dead_letter,) = flow.written(f"dlq-{flow.name}")
+    assert (dead_letter.key(), dead_letter.value()) == (b"k" * 3_500, None)
+
+
 @pytest.mark.parametrize("part", ["key", "headers", "value"])
 def test_a_default_dead_letter_leaves_out_what_is_too_large(flow: Flow, part: str) -> None:
     content = b"x" * 999_900
@@ -406,8 +426,8 @@ def test_a_task_waits_for_unknown_topics_once(flow: Flow, monkeypatch: pytest.Mo
             raise
 
     monkeypatch.setattr(TopicCache, "_wait_for", noting)
-    flow.produce(range(5), partition=0)
-    late = f"late-{flow.name}"
+    flow.produce(range(7), partition=0)
+    late, later = f"late-{flow.name}", f"later-{flow.name}"
     began = time.monotonic()
     with writer_with_dead_letters(flow, max_block_ms=1_000) as writing:
         for offset in range(4):
@@ -415,9 +435,26 @@ def test_a_task_waits_for_unknown_topics_once(flow: Flow, monkeypatch: pytest.Mo
         # It exists by now.
         flow.broker.create_topic(late, 1)
         writing.add(rows(flow, 0, 4, topic=[late]))
+        writing.add(rows(flow, 0, 5, topic=[later]))
         writing.commit()
         assert len(writing._targets._absent) == 1
+        # Each transaction looks again.
+        flow.broker.create_topic(later, 1)
+        writing.add(rows(flow, 0, 6, topic=[later]))
+        writing.commit()
     assert time.monotonic() - began > 1
     assert waited_in_vain == [{"nowhere-0"}]
-    assert [value for value, _ in letters(flow)] == [b"0", b"1", b"2", b"3"]
-    assert flow.values(late) == ["0/4"]
+    assert [value for value, _ in letters(flow)] == [b"0", b"1", b"2", b"3", b"5"]
+    assert (flow.values(late), flow.values(later)) == (["0/4"], ["0/6"])
+
+
+def test_any_number_of_impossible_topics_is_missing(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_eos._worker.target_topics.MOST_NAMES", 2)
+    flow.produce(range(6), partition=0)
+    with writer_with_dead_letters(flow, max_block_ms=1_000) as writing:
+        writing.add(rows(flow, 0, 0, 1, topic=["a b", "c d"]))
+        writing.add(rows(flow, 0, 2, 3, 4, 5, topic=["a b", "e f", "g h", "i j"]))
+        writing.commit()
+    assert [headers["__dlq.errors.reason"] for _, headers in letters(flow)] == ["unknown_topic"] * 6

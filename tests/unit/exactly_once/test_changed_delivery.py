@@ -18,7 +18,7 @@ from spark_eos.acls import Principal
 from spark_eos.errors import CheckpointError
 
 _DELIVERIES = (DIRECT, MIRRORED, STAGED)
-_SHUFFLE = "the query holds a shuffle (Exchange in its plan)"
+_SHUFFLE = "the query has a shuffle (Exchange in its plan)"
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_a_source_that_failed_before_it_had_offsets_may_try_again() -> None:
         ({"offsets/1": None}, "has no offsets/1, from which Spark would continue"),
         ({"offsets/1": "garbage"}, "a damaged offsets/1"),
         (dict.fromkeys(("offsets/0", "offsets/1", "offsets/2")), "finished but has no offsets"),
-        ({"offsets/2": None}, "calls batch 2 finished but has offsets up to batch 1 only"),
-        ({"commits/5": "v1\n{}"}, "calls batch 5 finished"),
+        ({"offsets/2": None}, "marks batch 2 as finished but has offsets up to batch 1 only"),
+        ({"commits/5": "v1\n{}"}, "marks batch 5 as finished"),
         ({"commits/2": ""}, "a damaged commits/2: it is empty"),
         ({"commits/2": 'v1\n{"next'}, "a damaged commits/2"),
         ({"commits/2": "v4\n{}"}, "commits/2 has format 'v4'"),
@@ -147,3 +147,19 @@ def test_sources_with_names_of_their_own_may_be_added() -> None:
     entry = check.check_logs(every_batch=True)
     assert entry is not None
     _check_sources(check, entry, [])
+
+
+_FILES = ('v1\n{"path":"file:///a","timestamp":1,"batchId":0}', '{"logOffset":0}')
+
+
+@pytest.mark.parametrize(("initial", "end"), [_FILES, ("v1\n1700000000000", "5"), (None, "-")])
+def test_files_of_other_sources_are_not_kafkas(initial: str | None, end: str) -> None:
+    texts = {
+        "metadata": _WHOLE["metadata"],
+        "sources/0/0": _WHOLE["sources/0/0"],
+        "sources/1/0": initial,
+    }
+    begun = {"offsets/0": f'v1\n{{"batchWatermarkMs":0}}\n{{"a":{{"0":3}}}}\n{end}'}
+    for logged in ({}, begun):
+        present = {name: text for name, text in {**texts, **logged}.items() if text is not None}
+        CheckpointCheck(CheckpointTexts(present), _CURE).check_logs(every_batch=True)

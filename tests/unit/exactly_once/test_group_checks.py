@@ -92,7 +92,7 @@ def test_ranges_that_may_not_all_be_written() -> None:
 def test_such_a_range_is_refused_with_where_to_begin() -> None:
     known = KnownPartitions(suspects={_0: SuspectRange(5, 8)})
     check_no_suspects(_GROUP, _SOURCES, known, [_1])
-    with pytest.raises(OffsetsLostError, match=r"offsets 5 to 7 of t-0 .* to 5 to .*, to 8 to"):
+    with pytest.raises(OffsetsLostError, match=r"offsets 5 to 7 of t-0 .* to 5 to .*, or to 8 to"):
         check_no_suspects(_GROUP, _SOURCES, known, [_0, _1])
 
 

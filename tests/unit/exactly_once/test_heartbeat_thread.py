@@ -1,6 +1,7 @@
 """The heartbeat thread: when it checks for due heartbeats, how it ends, and what it logs."""
 
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
 
@@ -87,3 +88,30 @@ def test_a_takeover_during_a_request_does_not_end_the_thread() -> None:
         membership._members = {name: TakenOver(name, "id", 1) for name in names}
         assert not membership._is_beat_due(0.1)
         assert membership._members == {}
+
+
+def test_heartbeats_are_sent_in_time_although_the_jvm_is_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(members, "_LONGEST_PAUSE", 0.05)
+    sent: list[float] = []
+
+    def slow_jvm() -> bool:
+        time.sleep(0.3)
+        return True
+
+    thread = HeartbeatThread(
+        "group",
+        heartbeat=lambda: sent.append(time.monotonic()),
+        due=lambda waited: waited >= 0.2,
+        watch=slow_jvm,
+        at_end=lambda: None,
+        each_heartbeat=lambda: None,
+    )
+    thread.interval = 0.2
+    thread.start()
+    time.sleep(3)
+    thread.stop()
+    thread.join(10)
+    # Counting only its own pauses, the thread would send a heartbeat after four of them: 1.4 s.
+    assert len(sent) >= 5

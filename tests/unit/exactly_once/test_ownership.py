@@ -67,7 +67,7 @@ def test_its_own_offsets(
         (_known(**{"in": _ELSEWHERE}), None, "group", "other, which writes to 'elsewhere'"),
         (_known(**{"in": _ELSEWHERE}), "third", None, "other, which writes to 'elsewhere'"),
         (_known(**{"in": Owner("other", None)}), None, None, "the topics that its rows name"),
-        (_known(**{"in": _SAME_TARGET}), None, "older", "this one is of group 'older'"),
+        (_known(**{"in": _SAME_TARGET}), None, "older", "checkpoint is of group 'older'"),
         (_known(before=_SAME_TARGET), None, None, "which reads 'before', not 'in'"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from spark_eos._spark.narrow_plan import check_batch_plan, operators
+from spark_eos._spark.narrow_plan import check_batch_plan, check_joins, operators
 from spark_eos.errors import SparkEosError, UnsupportedPipelineError
 
 # Of a batch that was joined, persisted and counted.
@@ -71,3 +71,23 @@ def test_what_is_no_plan_is_no_operator(text: str, shown: str) -> None:
     assert shown in str(info.value)
     assert "secret" not in str(info.value)
     assert not isinstance(info.value, UnsupportedPipelineError)
+
+
+# As Spark Connect prints it, with the hint for the table on the right, which an outer join needs.
+JOINED = """\
+Project [id#1L, name#3]
++- Join LeftOuter, (id#1L = id#2L), rightHint=(strategy=broadcast)
+   :- Filter isnotnull(id#1L)
+   :  +- StreamingRelationV2 kafka
+   +- Relation [id#2L,name#3] parquet
+"""
+
+
+def test_only_a_hint_for_the_table_keeps_the_stream_in_place() -> None:
+    check_joins(JOINED, "StreamingRelation")
+    swapped = JOINED.replace("rightHint", "leftHint")
+    with pytest.raises(UnsupportedPipelineError, match="has no hint"):
+        check_joins(swapped, "StreamingRelation")
+    relation, stream = "Relation [id#2L,name#3] parquet", "StreamingRelationV2 kafka"
+    other_side = swapped.replace(relation, "?").replace(stream, relation).replace("?", stream)
+    check_joins(other_side, "StreamingRelation")

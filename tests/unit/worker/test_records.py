@@ -148,9 +148,9 @@ def test_no_topic_has_a_partition_below_0() -> None:
 def test_a_record_that_is_too_large_loses_its_largest_parts() -> None:
     record: RecordContent | None = RecordContent(b"k" * 9, b"v" * 7, [("h", b"x" * 7)], 1)
     omitted = []
-    while record is not None and (smaller := without_largest(record)):
+    while record is not None and (smaller := without_largest(record, keep_key=False)):
         record, what = smaller
         omitted.append(what)
     assert omitted == ["key of 9 bytes", "headers of 8 bytes", "value of 7 bytes"]
     assert record == RecordContent(None, None, (), 1)
-    assert without_largest(RecordContent(None, b"", None, None)) is None
+    assert without_largest(RecordContent(None, b"", None, None), keep_key=False) is None
