@@ -129,8 +129,8 @@ $(VENV)/%/.stamp: $(VENV)/.stamp
 		--require-hashes --no-deps --requirement $(filter %.txt,$^)
 	@touch $@
 
-bench: jars $(VENV)/quix/.stamp ## Compare speed with the alternatives and update docs/performance; SCALE=0.1 for a tenth
-	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE))
+bench: jars $(VENV)/quix/.stamp ## Compare speed with the alternatives and update docs/performance; SCALE=0.5 ROUNDS=3 for less
+	@PYTHONPATH=tests $(BIN)/python benchmarks --quix $(VENV)/quix/bin/python $(if $(SCALE),--scale $(SCALE)) $(if $(ROUNDS),--rounds $(ROUNDS))
 	@PYTHONPATH=tests $(BIN)/python benchmarks/summary.py
 
 check: $(VENV)/.stamp ## Check style, types, import contracts, manifests and documentation links
