@@ -94,7 +94,7 @@ def encoded(flow: Flow, guids: GuidStub, spark_eos_session: SparkSession) -> Ite
         text = F.col("value").cast("string")
         of = F.struct(F.concat(F.lit("order "), text).alias("of")).alias("key")
         value = F.struct(F.expr("try_cast(cast(value as string) as bigint)").alias("id"))
-        made = frame.select("source", of, value.alias("value"), F.lit(1).alias("customer.id"))
+        made = frame.select("source", of, value.alias("value"), F.lit(1).alias("other"))
         for column, framing in (("key", "header"), ("value", "prefix")):
             made = registry.encode(made, column, subject=subjects[column], framing=framing)
         return made
