@@ -86,7 +86,7 @@ class LogEntry(NamedTuple):
     """Spark's log entry of a batch."""
 
     version: str
-    began_ms: int  # 0 if the entry does not have it
+    began_ms: int  # by the driver's clock; 0 if the entry does not have it
     lines: list[str]  # the batch's end offsets in each source
 
     @classmethod
@@ -263,13 +263,6 @@ class OffsetLog:
         begun = self.begun
         ends = self._first() if begun is None else self._entry(begun).by_source()
         return {topic for text in ends.values() for topic, _ in kafka_positions(text or "")}
-
-    def began_ms(self, batch_id: int) -> int:
-        """Return when Spark first began a batch, by its driver's clock; 0 if that isn't logged."""
-        try:
-            return self._entry(batch_id).began_ms
-        except CheckpointError:
-            return 0
 
     def fingerprint(self, batch_id: int) -> str:
         """Return a fingerprint of a batch's end offsets and the time when it began."""

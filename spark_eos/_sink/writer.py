@@ -178,7 +178,7 @@ class ExactlyOnceWriter:
             ::
 
                 def both(batch: DataFrame, batch_id: int) -> None:
-                    metrics.observe(batch)  # may happen again if the batch is repeated
+                    print(f"batch {batch_id} begins")  # again if Spark repeats the batch
                     sink(batch, batch_id)
 
                 sink.write(rows).foreachBatch(both).start()
@@ -224,8 +224,9 @@ class ExactlyOnceWriter:
         else:
             function = failures.noted()(function)
         checks, tracking = self._checks(spark)
+        log = OffsetLog(checks.files)
         with _checkpoint_at(location):
-            batches.prepare(self._query, spark, OffsetLog(checks.files).begun)
+            batches.prepare(self._query, spark, log.begun)
         writer = rows.writeStream.foreachBatch(function)
         if self._output_mode is not None:
             writer = writer.outputMode(self._output_mode)
@@ -235,12 +236,11 @@ class ExactlyOnceWriter:
             writer = writer.trigger(**self._trigger)
         for name, value in {**self._options, **tracking, _LOCATION: location}.items():
             writer = writer.option(name, value)
-        log = None if is_connect(rows) else OffsetLog(checks.files)
         with batches.start as start:
             with _checkpoint_at(location):
                 checks.check(start)
-            say_start(self._query, spark, start, log)
-        if log is None:
+            say_start(self._query, spark, start, None if is_connect(rows) else log)
+        if is_connect(rows):
             # On Spark Connect the run is in another process.
             batches.start.close()
         with _checkpoint_at(location):

@@ -6,7 +6,7 @@ import pytest
 
 from spark_eos import errors
 from spark_eos._checkpoint.marker import Marker
-from spark_eos._checkpoint.offset_log import OffsetLog, parse_positions
+from spark_eos._checkpoint.offset_log import LogEntry, OffsetLog, parse_positions
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.plan import BatchRange
 from support.checkpoint_texts import CheckpointTexts
@@ -53,9 +53,16 @@ def test_later_batches_start_where_the_one_before_ended() -> None:
     assert log.batch_range(6).starts == expected.ends
 
 
-def test_when_a_batch_began_is_not_known_without_its_entry() -> None:
+def test_when_a_batch_began_may_not_be_logged() -> None:
+    texts = ['v1\n{"batchTimestampMs":7}\n{"a":{"0":5}}', 'v1\n{}\n{"a":{"0":5}}', "v1"]
+    assert [LogEntry.of(text).began_ms for text in texts] == [7, 0, 0]
+
+
+def test_a_batch_without_its_entry_has_no_fingerprint() -> None:
+    """A copy that is staged already would seem to be of another batch."""
     files = CheckpointTexts({"offsets/4": 'v1\n{"batchTimestampMs":7}\n{"a":{"0":5}}'})
-    assert [OffsetLog(files).began_ms(batch) for batch in (4, 5)] == [7, 0]
+    with pytest.raises(errors.CheckpointError, match="offsets/5 is missing"):
+        OffsetLog(files).fingerprint(5)
 
 
 @pytest.mark.parametrize(
