@@ -287,7 +287,8 @@ class StagedDelivery(Delivery):
             files=self._partitions - 1,
             fingerprint=batch.checkpoint.fingerprint(batch.id),
         )
-        self._files.open(staged)
+        if not self._files.open(staged):
+            raise self._checks.removed(staged)
         self._offsets.stage(self._commit_partition, staged)
         # Nobody needs earlier files any more: the group has just accepted the new ones.
         self._files.remove_old(batch.id)

@@ -43,6 +43,15 @@ class StagedChecks:
             f"{self._write_again(staged.batch)}"
         )
 
+    def removed(self, staged: StagedBatch) -> FencedByNewerRunError:
+        """Return the error for files that are gone before their commit."""
+        return FencedByNewerRunError(
+            f"the copy {staged.directory} that this run has staged of batch {staged.batch} is "
+            f"gone: a newer run of group {self._group.id!r}, which removes the copies of the runs "
+            "that it has fenced, was active meanwhile, or somebody has removed the copy. This "
+            "run stops, and has written nothing of the batch; the next start continues from there"
+        )
+
     def check_topic(self, known: KnownPartitions, why: str) -> None:
         """Refuse a group whose progress is, or may be, in another topic."""
         if topics := sorted({topic for topic, _ in known.staged} - {self._topic}):

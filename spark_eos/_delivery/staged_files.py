@@ -156,9 +156,10 @@ class ParquetFiles:
         self.number_of_rows = copy.rows
         if copy.directory is None:
             return True
-        schema = self._schema(copy.directory)
-        if schema is None:
+        found = self._found(copy.directory)
+        if found is None:
             return False
+        schema, rows = found
         if not self._dead_letters and {ERROR, LETTER} & set(schema.names):
             raise CheckpointError(
                 f"batch {copy.batch} was staged with dead_letters, so some of its rows may be bad, "
@@ -169,7 +170,7 @@ class ParquetFiles:
         names = payload(schema)
         columns = columns_of_copy(schema) if self._dead_letters else names
         added = topic_is_source(names, self._source_patterns)
-        self._rows = self._read(copy.directory, schema).select(*columns, *added, *self._place)
+        self._rows = rows.select(*columns, *added, *self._place)
         self.arrange = functools.partial(
             staged_batches,
             progress_topic=self._progress_topic,
@@ -183,12 +184,13 @@ class ParquetFiles:
         assert self._rows is not None  # noqa: S101 - open comes first
         return self._rows
 
-    def _schema(self, name: str) -> T.StructType | None:
-        """Return the columns that a copy was written with; None if the copy has no file."""
-        if self._staged is not None and self._staged[0] == name:
-            return self._staged[1]
+    def _found(self, name: str) -> tuple[T.StructType, DataFrame] | None:
+        """Return the columns that a copy was written with, and its rows; None if it has no file."""
+        own, schema = self._staged or ("", None)
         try:
-            return self._read(name).schema
+            if schema is None or own != name:
+                schema = self._read(name).schema
+            return schema, self._read(name, schema)
         except AnalysisException as error:
             if error.getCondition() in _NO_FILES:
                 return None
