@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BytesIO
-from itertools import product
 from typing import Any, Final
 
 import fastavro
@@ -13,13 +12,13 @@ from fastavro.read import SchemaResolutionError
 from pyspark.sql import types as T
 
 from spark_eos.schemas.avro_bytes import Checker
-from spark_eos.schemas.avro_changes import check_changes, exact_first, fits
+from spark_eos.schemas.avro_changes import check_changes, exact_first
 from spark_eos.schemas.avro_columns import Schemas, columns_of
 from spark_eos.schemas.avro_defaults import Defaults, make_plain
 from spark_eos.schemas.avro_rows import rows_of
 from spark_eos.schemas.avro_types import kind_of, without_invalid
 from spark_eos.schemas.formats import Codec, Format, Schema, with_others
-from spark_eos.schemas.kinds import Kind, Place, said
+from spark_eos.schemas.kinds import PRIMITIVES, Kind, Place, said
 
 _VALUE: Final = "value"
 # No namespace, since the wrapped types would inherit it.
@@ -52,7 +51,9 @@ class Avro(Format):
         named: dict[str, Any] = {}
         for text in self._texts:
             _parsed(_loaded(text), named, check_defaults=True)
-        return kind_of(self.top, self.named, Place())
+        kind = kind_of(self.top, self.named, Place())
+        self.plain(wrapped=not self.is_record)  # Checks what defaults hold.
+        return kind
 
     def plain(self, *, wrapped: bool, is_writer: bool = False) -> Any:
         """Return the schema without logical types; if ``wrapped``, as a record's only field.
@@ -91,14 +92,14 @@ class Avro(Format):
 
     def _reader(self, writer: "Avro") -> Callable[[bytes], Any]:
         changed = (writer.top, writer.named) != (self.top, self.named)
+        pairs = set[tuple[str, str]]()
         if changed:
-            check_changes(writer.top, self.top, writer.named, self.named)
+            pairs = check_changes(writer.top, self.top, writer.named, self.named)
         tagged = self.kind.tagged
         wrapped = not (writer.is_record and self.is_record)
         written = writer.plain(wrapped=wrapped, is_writer=True)
         resolved = self.plain(wrapped=wrapped)
         checker = Checker(written)
-        check, check_first = checker.check, checker.check_first
         if changed:
             for union in _unions([*resolved["__named_schemas"].values()]):
                 union[:] = exact_first(union)
@@ -107,8 +108,13 @@ class Avro(Format):
         if changed:
             added = None if tagged else _added_fields(written, resolved)
         if added is None:
-            _prefer_names(written["__named_schemas"], resolved["__named_schemas"])
+            _prefer_names(written["__named_schemas"], resolved["__named_schemas"], pairs)
         reader = resolved if added is None else None
+        check, check_first = checker.check, checker.check_first
+        if reader is not None:
+            # fastavro skips values that the reader lacks without looking for the payload's end:
+            # for ever, if an array claims many items.
+            check_first = checker.check_all
 
         def read(payload: bytes) -> Any:
             if check_first:
@@ -124,11 +130,12 @@ class Avro(Format):
         return read
 
     def _writer(self) -> Callable[[Any], bytes]:
-        wrapped = not self.is_record
+        wrapped, tag = not self.is_record, self.kind.tag
         schema = self.plain(wrapped=wrapped)
 
         def write(value: Any) -> bytes:
             stream = BytesIO()
+            value = value if tag is None else (tag, value)
             _write(stream, schema, {_VALUE: value} if wrapped else value)
             return stream.getvalue()
 
@@ -159,9 +166,31 @@ def _loaded(text: str) -> Any:
     for _ in range(_DEEPEST):
         level = [inner for item in level if isinstance(item, dict | list) for inner in _parts(item)]
         if not level:
-            return schema
+            return _simple(schema)
     # fastavro would recurse until its stack overflows.
     raise RecursionError
+
+
+def _simple(schema: Any) -> Any:
+    """Return a type in which names stand for primitive types that have no logical type."""
+    if isinstance(schema, list):
+        return [_simple(member) for member in schema]
+    if not isinstance(schema, dict):
+        return schema
+    name = schema.get("type")
+    if isinstance(name, str) and name in PRIMITIVES and "logicalType" not in schema:
+        return name
+    made = {**schema}
+    for part in made.keys() & {"items", "values"}:
+        made[part] = _simple(made[part])
+    if isinstance(fields := made.get("fields"), list):
+        made["fields"] = [
+            {**field, "type": _simple(field["type"])}
+            if isinstance(field, dict) and "type" in field
+            else field
+            for field in fields
+        ]
+    return made
 
 
 def _parts(schema: dict[str, Any] | list[Any]) -> Iterable[Any]:
@@ -193,18 +222,15 @@ def _unions(schema: Any) -> Iterator[list[Any]]:
             yield from _unions(field["type"])
 
 
-def _prefer_names(written: Mapping[str, Any], read: Mapping[str, Any]) -> None:
-    """Remove aliases of fields that the writer has by name, which fastavro might not prefer."""
-    records = [
-        [each for each in named.values() if each["type"] == "record"] for named in (written, read)
-    ]
-    for before, after in product(*records):
-        if not fits(before, after):
-            continue
-        names = {field["name"] for field in before["fields"]}
-        for field in after["fields"]:
-            if field["name"] in names:
-                field.pop("aliases", None)
+def _prefer_names(
+    written: Mapping[str, Any], read: Mapping[str, Any], pairs: Iterable[tuple[str, str]]
+) -> None:
+    """Remove aliases that fastavro might prefer to the own name of a field that the writer has."""
+    for before, after in pairs:
+        names = {field["name"] for field in written[before]["fields"]}
+        for field in read[after]["fields"]:
+            if field["name"] in names and "aliases" in field:
+                field["aliases"] = [alias for alias in field["aliases"] if alias not in names]
 
 
 def _without_defaults(definition: Mapping[str, Any]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ class Checker:
         always = self._booleans or self._members > 0x40
         self._suspect = re.compile(b"" if always else suspect).search
         # A check that must pass before a payload is read; None for most schemas.
-        self.check_first = self._check_size if self._empties or is_recursive else None
+        self.check_first = self.check_all if self._empties or is_recursive else None
 
     def check(self, payload: bytes, end: int) -> None:
         """Raise ValueError or IndexError if a payload, read up to ``end``, is invalid."""
@@ -59,13 +59,18 @@ class Checker:
             raise BadValueError(f"{left} bytes are left after the record")
         # Skipping a payload in Python takes as long as reading it with fastavro. So skip it only if
         # it contains bytes that any invalid payload must contain.
-        if self._suspect(payload) and self._skip(payload, 0, _DEEPEST) != len(payload):
+        if self._suspect(payload) and self._end(payload) != len(payload):
             raise BadValueError("it does not end where its schema says")
 
-    def _check_size(self, payload: bytes) -> None:
-        """Raise ValueError or IndexError if a small payload claims too many items or levels."""
+    def check_all(self, payload: bytes) -> None:
+        """Raise ValueError or IndexError if a payload is invalid; bytes may be left after it."""
+        if self._end(payload) > len(payload):
+            raise IndexError
+
+    def _end(self, payload: bytes) -> int:
+        """Return where a record ends, which may be after the end of its payload."""
         self._left = _EMPTY
-        self._skip(payload, 0, _DEEPEST)
+        return self._skip(payload, 0, _DEEPEST)
 
     def _blocks(self, item: _Type) -> _Type:
         """Return the type of an array or a map."""

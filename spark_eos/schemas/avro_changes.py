@@ -30,11 +30,16 @@ def exact_first(members: list[Any]) -> list[Any]:
 
 def check_changes(
     writer: Any, reader: Any, written: Mapping[str, Any], named: Mapping[str, Any]
-) -> None:
-    """Raise SchemaError if a logical type has changed, or a value's union member is ambiguous."""
+) -> set[tuple[str, str]]:
+    """Return the names of the writer's and the reader's records that correspond.
+
+    Raise SchemaError if a logical type has changed, or a value's union member is ambiguous.
+    """
     # Schema resolution ignores logical types, so milliseconds would be read as microseconds. A
     # record, enum or fixed value doesn't show which member of a new union it belongs to.
-    _Changes(written, named).check("the value", writer, reader)
+    changes = _Changes(written, named)
+    changes.check("the value", writer, reader)
+    return changes.compared
 
 
 class _Changes:
@@ -44,7 +49,7 @@ class _Changes:
         self._written = written
         self._named = named
         # Pairs of records that have been compared. Records may contain themselves.
-        self._compared: set[tuple[str, str]] = set()
+        self.compared: set[tuple[str, str]] = set()
 
     def check(self, where: str, writer: Any, reader: Any) -> None:
         """Compare two types, including their fields, items and so on."""
@@ -80,9 +85,9 @@ class _Changes:
 
     def _check_fields(self, writer: Mapping[str, Any], reader: Mapping[str, Any]) -> None:
         pair = writer["name"], reader["name"]
-        if pair in self._compared:
+        if pair in self.compared:
             return
-        self._compared.add(pair)
+        self.compared.add(pair)
         types = {field["name"]: field["type"] for field in writer["fields"]}
         for field in reader["fields"]:
             names = [field["name"], *field.get("aliases", ())]

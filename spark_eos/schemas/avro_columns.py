@@ -13,12 +13,11 @@ import pyarrow as pa
 from spark_eos.schemas.avro_parts import blocks, leaf, resolved, text
 from spark_eos.schemas.columns import OneByOne, Read
 from spark_eos.schemas.cursor import Batch, Cursor, placed
-from spark_eos.schemas.kinds import PRIMITIVES
 
 # Lossless promotions.
 _PROMOTED: Final = {("int", "long"), ("int", "double"), ("float", "double")}
-# Types whose values always take bytes. An array of zero-byte values could claim any size.
-_SOLID: Final = {*PRIMITIVES.keys() - {"null"}, "enum", "array", "map"}
+# The smallest sizes of types' values, if not one byte.
+_LEAST: Final = {"null": 0, "float": 4, "double": 8}
 # Maximum nesting of types. Python's stack allows this depth even when called from a deep stack.
 _DEEPEST: Final = 50
 # Maximum number of types to read or skip. Types that refer to each other multiply them.
@@ -196,25 +195,26 @@ class _Plans:
     def _array(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
         inner = None if kind is None else kind.value_type
         item = self.of(writer["items"], reader["items"], inner)
-        self._check_solid(writer["items"])
-        return blocks(lambda cursor: [item(cursor)], [inner], kind)
+        least = self._least(writer["items"])
+        if not least:
+            raise OneByOne  # A record could claim any number of items.
+        return blocks(lambda cursor: [item(cursor)], [inner], kind, least)
 
     def _map(self, writer: Any, reader: Any, kind: pa.DataType | None) -> Read:
         inner = None if kind is None else kind.item_type
         item = self.of(writer["values"], reader["values"], inner)
-        return blocks(lambda cursor: [text(cursor), item(cursor)], [pa.string(), inner], kind)
+        least = 1 + self._least(writer["values"])
+        kinds = [pa.string(), inner]
+        return blocks(lambda cursor: [text(cursor), item(cursor)], kinds, kind, least)
 
-    def _check_solid(self, schema: Any) -> None:
-        """Refuse items that may take no bytes, because a record could claim any number of them."""
+    def _least(self, schema: Any) -> int:
+        """Return how many bytes a value of the writer's type takes at least."""
         schema = resolved(schema, self._written)
-        if isinstance(schema, list) or schema["type"] in _SOLID:
-            return
-        if schema["type"] == "fixed" and schema["size"]:
-            return
-        if schema["type"] != "record":
-            raise OneByOne
-        # Any field that takes bytes would be enough, but only the first field is checked.
-        self._check_solid(schema["fields"][0]["type"])
+        if isinstance(schema, list):
+            return 1
+        if schema["type"] == "record":
+            return sum(self._least(field["type"]) for field in schema["fields"])
+        return int(schema["size"]) if schema["type"] == "fixed" else _LEAST.get(schema["type"], 1)
 
 
 def _refused(kind: pa.DataType | None) -> Read:

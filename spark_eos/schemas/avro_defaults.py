@@ -60,6 +60,8 @@ class Defaults:
             return self._member(value, schema)
         schema = self._defined(schema)
         kind = schema if isinstance(schema, str) else schema["type"]
+        if value is None and kind != "null":
+            raise SchemaError(f"the default of a field lacks a value of type {kind}")
         if kind in {"bytes", "fixed"} and isinstance(value, str):
             content = value.encode("iso-8859-1")
             # Like Avro for Java, cut or pad a fixed's default to the fixed's size.

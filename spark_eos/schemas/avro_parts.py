@@ -14,8 +14,10 @@ from spark_eos.schemas.kinds import PRIMITIVES
 # Number of digits that always fit into a 64-bit integer.
 _LONG_DIGITS: Final = 18
 # The first items of all arrays are read together, then all second items, and so on. Once this many
-# items have been read, the remaining records are left out if there are fewer than this many.
+# items have been read, the remaining records are left out if there are fewer than this many, or
+# fewer than one for every 64 items that have been read: each step takes time and memory.
 _FEW: Final = 8
+_PER_RECORD: Final = 64
 
 
 def resolved(schema: Any, named: Mapping[str, Any]) -> Any:
@@ -144,18 +146,19 @@ def blocks(
     items: Callable[[Cursor], list[pa.Array]],
     kinds: list[pa.DataType],
     kind: pa.DataType | None,
+    least: int,  # how many bytes an item takes at least
 ) -> Read:
     """Return a function that reads arrays or maps of one block; others are read one by one."""
 
     def read(cursor: Cursor) -> pa.Array:
-        counts = _counts(cursor, is_passed=kind is None)
+        counts = _counts(cursor, least, is_passed=kind is None)
         offsets = offsets_of(counts)
         parts: list[list[pa.Array]] = []
         places: list[np.ndarray] = []
         left, number = np.flatnonzero(counts), 0
         filled = left
         while len(left):
-            if len(left) < _FEW <= number:
+            if number >= _FEW and len(left) < max(_FEW, number // _PER_RECORD):
                 # The unread items of these rows stay null.
                 cursor.batch.refuse(cursor.rows[left])
                 break
@@ -176,8 +179,8 @@ def blocks(
     return read
 
 
-def _counts(cursor: Cursor, *, is_passed: bool) -> np.ndarray:
-    """Return each record's number of items in its first block; refuse more items than bytes."""
+def _counts(cursor: Cursor, least: int, *, is_passed: bool) -> np.ndarray:
+    """Return each record's number of items in its first block; refuse more than its bytes hold."""
     counts = cursor.long()
     with_size = np.flatnonzero(counts < 0)
     if len(with_size):
@@ -187,7 +190,7 @@ def _counts(cursor: Cursor, *, is_passed: bool) -> np.ndarray:
         some.refuse(np.full(len(some), is_passed))
         cursor.at[with_size] = some.at
         counts = np.abs(counts)
-    wrong = (counts < 0) | (counts > cursor.left())
+    wrong = (counts < 0) | (counts > cursor.left() // least)
     cursor.refuse(wrong)
     return np.where(wrong, 0, counts)
 

@@ -107,7 +107,7 @@ def _union(schema: list[Any], named: dict[str, Any], place: Place) -> Kind:
     if len(branches) <= 1:
         union = kind_of(branches[0] if branches else "null", named, place)
         # Without a tag, fastavro would guess a value's member, which fails for nested unions.
-        union.tag = tag_of(branches[0], named) if union.tagged and nullable else None
+        union.tag = tag_of(branches[0], named) if union.tagged else None
     else:
         tags = [tag_of(branch, named) for branch in branches]
         for pair in ({"int", "long"}, {"float", "double"}):

@@ -1,7 +1,8 @@
-"""Queries the schema registry for driver and tasks; waits while it is down, and hides secrets."""
+"""Queries the schema registry for the driver and tasks; waits if it is down, and hides secrets."""
 
 import json
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -37,6 +38,8 @@ _RETRIED: Final = {408, 429}
 _AGAIN_SECONDS: Final = 1.0
 # Minimum number of seconds for an attempt, even if less of max_wait is left.
 _LEAST_SECONDS: Final = 1.0
+# What the client raises if the body of a successful answer is not JSON.
+_NOT_JSON: Final = (json.JSONDecodeError, UnicodeDecodeError)
 # Start of a subject in a context, as in ":.context:subject".
 _CONTEXT: Final = ":."
 
@@ -66,6 +69,11 @@ class Client:
     """Queries a registry with the settings of confluent_kafka's SchemaRegistryClient; picklable."""
 
     def __init__(self, settings: Mapping[str, Any], max_wait: float) -> None:
+        if not 0 <= max_wait <= threading.TIMEOUT_MAX:
+            raise ConfigurationError(
+                "max_wait must be a number of seconds from 0 to "
+                f"{threading.TIMEOUT_MAX:.0f}, not {max_wait}"
+            )
         self._settings = RegistrySettings(settings)
         self._max_wait = max_wait
         self._identity = uuid.uuid4().hex
@@ -142,7 +150,14 @@ class Client:
         def ask(client: Any) -> Registered:
             if register:
                 client.register_schema_full_response(subject, text)
-            return self._registered(client, subject, client.lookup_schema(subject, text))
+            try:
+                found = client.lookup_schema(subject, text)
+            except _registry_error() as error:
+                if register and error.error_code in _UNKNOWN:
+                    # A registry's followers get new schemas later, so wait.
+                    raise OSError("it does not have the schema that it has registered") from None
+                raise
+            return self._registered(client, subject, found)
 
         version = self._asked_about(subject, ask)
         if version is None:
@@ -179,11 +194,11 @@ class Client:
             try:
                 return ask(client)
             except _registry_error() as error:
+                if not isinstance(error.error_code, int) or error.error_code < 0:
+                    raise  # The answer is not from the registry.
                 if error.error_code in _UNKNOWN:
                     return None
                 reason = self._settings.clean(error.error_message)
-                if (error.error_code or -1) < 0:
-                    raise  # The answer is not from the registry.
                 if error.http_status_code == _INCOMPATIBLE:
                     raise SchemaError(
                         f"subject {subject!r} does not accept the schema, which is not compatible "
@@ -304,7 +319,7 @@ def _registry_error() -> Any:
 def _hint(error: Exception) -> str:
     """Return a hint if something other than a registry seems to have answered."""
     status = getattr(error, "http_status_code", None)
-    if isinstance(error, json.JSONDecodeError) or (
+    if isinstance(error, _NOT_JSON) or (
         status is not None and status not in _REFUSED and not _may_pass(error)
     ):
         return ". Does the setting `url` point to the registry itself, and include its whole path?"
@@ -316,7 +331,7 @@ def _may_pass(error: BaseException) -> bool:
     status = getattr(error, "http_status_code", None)
     if status is not None:
         return status in _RETRIED or status >= 500
-    if isinstance(error, json.JSONDecodeError):
+    if isinstance(error, _NOT_JSON):
         return True  # A proxy has answered with a page and a success status.
     # The client raises these errors before it sends a request.
     return not isinstance(error, ValueError | TypeError | ConfigurationError)

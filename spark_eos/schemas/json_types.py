@@ -61,7 +61,7 @@ class Resolver:
     def lookup(self, reference: str) -> tuple[Any, "Resolver", str]:
         """Return the referenced schema, a resolver for its own references, and its address."""
         target = self._resolver.lookup(reference)
-        address = urljoin(target.resolver.base_uri, reference)
+        address = urljoin(self._resolver.base_uri, reference)
         document, fragment = urldefrag(address)
         contents = target.contents
         # jsonschema-rs sorts properties by name; the document keeps their order.

@@ -74,7 +74,8 @@ def _unusable(why: str) -> CheckpointError:
 def _parsed(where: str, text: str, role: str, subject: str) -> Registered:
     try:
         fields = json.loads(text)
-        check_format(fields.pop("format"), f"the pinned schema {where}", FORMAT)
+        again = "; or only pin the schema again: pass version= once, a number or 'latest'"
+        check_format(fields.pop("format"), f"the pinned schema {where}", FORMAT, otherwise=again)
         own = fields.pop("role"), fields["subject"]
         schema = fields.pop("schema")
         references = tuple((name, other) for name, other in schema["references"])

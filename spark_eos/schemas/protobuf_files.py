@@ -45,7 +45,7 @@ def file_of(schema: Schema) -> Any:
 # Cached for all messages of a schema, because protoc takes a good part of a second.
 @lru_cache(maxsize=1000)
 def _file(text: str, references: tuple[tuple[str, str], ...]) -> Any:
-    parts = {name: other for name, other in references if not _COMMON.fullmatch(name)}
+    parts = {name: other for name, other in references if _common(name) is None}
     parts[_OWN] = text
     compiled = {name: _compiled(name, text) for name, text in parts.items()}
     texts = {name: parts[name] for name, file in compiled.items() if file is None}
@@ -79,20 +79,27 @@ def _compiled(name: str, text: str) -> File | None:
 
 def _add_common(name: str, files: dict[str, File]) -> None:
     """Add one of the files that all readers have, and the files that it imports."""
-    if name in files or not _COMMON.fullmatch(name):
-        return
-    package = name.removesuffix(".proto").replace("/", ".") + "_pb2"
-    try:
-        module = importlib.import_module(
-            _CONFLUENT + package if name.startswith("confluent") else package
-        )
-    except ImportError:
-        return  # protoc reports which file imports it.
+    module = None if name in files else _common(name)
+    if module is None:
+        return  # If it is missing, protoc reports which file imports it.
     file = descriptor_pb2.FileDescriptorProto()
     module.DESCRIPTOR.CopyToProto(file)
     for other in file.dependency:
         _add_common(other, files)
     files[name] = file
+
+
+def _common(name: str) -> Any | None:
+    """Return the module of a file that all readers have; None for any other file."""
+    if not _COMMON.fullmatch(name):
+        return None
+    package = name.removesuffix(".proto").replace("/", ".") + "_pb2"
+    try:
+        return importlib.import_module(
+            _CONFLUENT + package if name.startswith("confluent") else package
+        )
+    except ImportError:
+        return None
 
 
 def _add(name: str, files: Mapping[str, File], pool: Any, added: dict[str, bool], by: str) -> None:

@@ -60,7 +60,7 @@ class Unsigned(Kind):
         return [*map(int, array.to_pylist())]
 
     def check(self, kind: T.DataType, path: str) -> None:
-        if isinstance(kind, _INTEGRAL):
+        if isinstance(kind, _INTEGRAL) or (isinstance(kind, T.NullType) and self.nullable):
             return
         if not isinstance(kind, T.DecimalType) or kind.scale:
             self.refuse(kind, path)
@@ -161,7 +161,8 @@ class Wrapper(Kind):
         return [self._make(value=value) for value in self.inner._values(array)]  # noqa: SLF001
 
     def check(self, kind: T.DataType, path: str) -> None:
-        self.inner.check(kind, path)
+        if not (isinstance(kind, T.NullType) and self.nullable):
+            self.inner.check(kind, path)
 
 
 class Message(Record):

@@ -94,8 +94,16 @@ def check_readable(
         # Protobuf itself drops values with another wire type, and truncates values that are too
         # long.
         same = field.type == own.type or own.type in _WIDER.get(field.type, ())
-        if not same or (field.is_repeated and not own.is_repeated):
+        fewer = field.is_repeated and not own.is_repeated
+        # A map keeps only the last of several messages with the same key.
+        merged = field.is_repeated and is_map(own) and not is_map(field)
+        if not same or fewer or merged:
             raise SchemaError(f"{where}: {_told(field)} can't be read as {_told(own)}")
+        if own.has_default_value and own.default_value and not field.has_presence:
+            raise SchemaError(
+                f"{where}: the writer leaves out zeros and empty values, which would be read as "
+                "the reader's default"
+            )
         if own.type == F.TYPE_ENUM and own.enum_type.is_closed:
             _check_closed(field, own, where)
         if own.type in _MESSAGES:
@@ -132,4 +140,6 @@ def _check_closed(writer: Any, reader: Any, where: str) -> None:
 
 
 def _told(field: Any) -> str:
+    if is_map(field):
+        return "map"
     return f"repeated {_NAMES[field.type]}" if field.is_repeated else str(_NAMES[field.type])

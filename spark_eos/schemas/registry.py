@@ -142,6 +142,7 @@ class SchemaRegistry:
             )
         members = []
         named = _named(subject, schema)
+        _check_names(message, [name for name, *_ in named])
         scope = _scope({own for _, own, _ in named if own is not None})
         for name, own, given in named:
             if given is not None:
@@ -217,24 +218,28 @@ class SchemaRegistry:
         of_rows = RowErrors.of(frame.schema, errors, SchemaError)
         if framing not in _FRAMINGS:
             raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
+        _check_names(message, [name for name, *_ in _named(subject, schema)])
         if register and schema is None:
             raise ConfigurationError("register=True needs the schema to register (schema=)")
-        targets = []
+        field = frame.schema[column]
+        parts: list[tuple[str | None, str, str | None]] = []
         for name, own, given in _named(subject, schema):
             if own is None:
                 raise ConfigurationError(f"encode needs a subject= for {name!r}")
+            if given is not None:
+                # Check all parts before any is registered: registering can't be undone.
+                _check_fits(field, _member(name, Schema(kind, given), message), f"subject {own!r}")
+            parts.append((name, own, given))
+        targets = []
+        for name, into, given in parts:
             chosen = (
-                self._chosen(frame, own, version, pinned, ENCODE)
+                self._chosen(frame, into, version, pinned, ENCODE)
                 if given is None
-                else self._client.registered(own, Schema(kind, given), register=register)
+                else self._client.registered(into, Schema(kind, given), register=register)
             )
             member = _member(name, chosen.schema, message)
-            part, as_format = _part(frame.schema[column], name), format_of(member.schema)
-            try:
-                as_format.encoder(part)
-            except SchemaError as error:
-                what = f"subject {own!r}, version {chosen.version}"
-                raise SchemaError(f"`{column}`: {error.text} ({what})") from None
+            _check_fits(field, member, f"subject {into!r}, version {chosen.version}")
+            part, as_format = _part(field, name), format_of(member.schema)
             prefix = _header(chosen) if framing == "header" else prefix_of(chosen.number)
             targets.append(
                 Target(name, member.schema, part, prefix + as_format.prefix, framing == "header")
@@ -309,11 +314,19 @@ def _check_column(frame: DataFrame, column: str) -> None:
         raise ConfigurationError(
             f"there is no column {column!r}; the columns are {', '.join(frame.columns)}"
         )
-    if HEADERS in frame.columns and not header_type_fits(frame.schema[HEADERS].dataType):
+    if HEADERS in frame.columns and not _is_as_read(frame.schema[HEADERS].dataType):
         raise ConfigurationError(
             f"`{HEADERS}` is {frame.schema[HEADERS].dataType.simpleString()}, unlike the column of "
-            "sink.read with include_headers=True: rename it"
+            "sink.read with include_headers=True (array<struct<key:string,value:binary>>): convert "
+            "it, or rename it"
         )
+
+
+def _is_as_read(headers: T.DataType) -> bool:
+    """Return True if headers have the source's type; `framing` relies on the fields' order."""
+    header = headers.elementType if isinstance(headers, T.ArrayType) else headers
+    names = header.names if isinstance(header, T.StructType) else []
+    return header_type_fits(headers) and names == ["key", "value"]
 
 
 def _named(
@@ -327,7 +340,17 @@ def _named(
     if (subject is not None and subjects is not subject) or (schema and schemas is not schema):
         raise ConfigurationError("subject and schema must both be dicts by name, or neither")
     names = dict.fromkeys([*subjects, *schemas])
+    if not names:
+        raise ConfigurationError("the dict of subject or schema is empty: name at least one")
     return [(name, subjects.get(name), schemas.get(name)) for name in names]
+
+
+def _check_names(message: str | Mapping[str, str] | None, names: Collection[str | None]) -> None:
+    """Refuse messages for names that are no subjects, since they would have no effect."""
+    given = message if isinstance(message, Mapping) else {}
+    unknown = ", ".join(repr(name) for name in given if name not in names)
+    if unknown:
+        raise ConfigurationError(f"message has {unknown}, which is not a name in subject or schema")
 
 
 def _scope(subjects: Collection[str]) -> str | None:
@@ -378,6 +401,15 @@ def _part(field: T.StructField, name: str | None) -> T.DataType:
             f"`{field.name}` is {field.dataType.simpleString()}, which has no member {name!r}"
         )
     return field.dataType[name].dataType
+
+
+def _check_fits(field: T.StructField, member: Member, what: str) -> None:
+    """Raise SchemaError if a column, or a member of it, does not fit the member's schema."""
+    part, as_format = _part(field, member.name), format_of(member.schema)
+    try:
+        as_format.encoder(part)
+    except SchemaError as error:
+        raise SchemaError(f"`{field.name}`: {error.text} ({what})") from None
 
 
 def _column_type(members: list[Member], types: list[T.DataType]) -> T.DataType:

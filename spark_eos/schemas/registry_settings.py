@@ -1,7 +1,7 @@
 """Settings of a registry's client; keeps their secrets out of messages."""
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ _USER_INFO: Final = "basic.auth.user.info"
 _ENDPOINT: Final = "bearer.auth.issuer.endpoint.url"
 _PROXIES: Final = ("http", "https", "socks5", "socks5h")
 _SECRETS: Final = ("password", "secret", "token", "user.info", "provider.config")
+_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
 _NUMBERS: Final = {
     "timeout",
@@ -29,11 +30,14 @@ class RegistrySettings:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         values = _DEFAULTS | {name: _value(name, value) for name, value in given.items()}
+        if "ssl.certificate.location" in values:
+            # Without any password, OpenSSL would ask for one on the terminal.
+            values.setdefault("ssl.key.password", "")
         self._secrets: set[str] = set()
         for name, value in values.items():
             if any(word in name for word in _SECRETS):
-                for item in value.values() if isinstance(value, Mapping) else [value]:
-                    self._keep_secret(str(item))
+                for text in _texts(value):
+                    self._keep_secret(text)
         # Keep user names out of the URL: the client passes URLs on to code that shows them.
         self.url = ""
         if isinstance(values.get("url"), str):
@@ -52,7 +56,16 @@ class RegistrySettings:
 
     def client(self) -> Any:
         """Return a client of the registry, which the caller must close."""
-        return imported("confluent_kafka.schema_registry").SchemaRegistryClient(self._values)
+        make = imported("confluent_kafka.schema_registry").SchemaRegistryClient
+        try:
+            return make(self._values)
+        except OSError as error:
+            # Its text names no file, and the registry is not at fault: waiting would not help.
+            files = [f"{name}={self._values[name]}" for name in _FILES if name in self._values]
+            raise ValueError(
+                f"the TLS files ({', '.join(files) or 'none is set'}) can't be used on this "
+                f"machine: {error}"
+            ) from None
 
     def clean(self, error: object) -> str:
         """Return the text of an error without secrets."""
@@ -81,6 +94,17 @@ class RegistrySettings:
         """Hide a secret in messages; also hide a user name and its password separately."""
         parts = {secret, *secret.split(":", 1)}
         self._secrets |= {text for part in parts for text in (part, quote(part)) if len(text) > 2}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a setting's value, which may be nested dicts and lists."""
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if not isinstance(value, list | tuple | set):
+        yield str(value)
+        return
+    for item in value:
+        yield from _texts(item)
 
 
 def _value(name: str, value: Any) -> Any:

@@ -168,6 +168,16 @@ def test_nothing_is_registered_unless_asked(spark: SparkSession, subjects: Subje
         registry.encode(frame, subject=subject)
     with pytest.raises(SchemaError, match="register=True registers it"):
         registry.encode(frame, subject=subject, schema=ORDER)
+    text = F.struct("value.id", F.col("value.amount").cast("string").alias("amount"))
+    with pytest.raises(SchemaError, match="amount is string"):
+        registry.encode(
+            frame.select(text.alias("value")), subject=subject, schema=ORDER, register=True
+        )
+    # The second of two does not fit.
+    both = frame.select(F.struct(F.col("value").alias("a"), text.alias("b")).alias("value"))
+    names = {"a": subject, "b": f"{subject}-b"}
+    with pytest.raises(SchemaError, match=rf"amount is string.*{subject}-b"):
+        registry.encode(both, subject=names, schema=dict.fromkeys(names, ORDER), register=True)
     assert subject not in subjects.client.get_subjects()
     (row,) = registry.encode(frame, subject=subject, schema=ORDER, register=True).collect()
     assert bytes(row.value) == subjects.write(ORDER, {"id": "o1", "amount": 0.5})
@@ -219,6 +229,9 @@ def test_columns_that_do_not_fit_are_refused_at_once(
     twice = frame.select(value, value)
     with pytest.raises(ConfigurationError, match="more than one `value` column"):
         registry.encode(twice, subject=subject)
+    for code in (registry.decode, registry.encode):
+        with pytest.raises(ConfigurationError, match="is empty: name at least one"):
+            code(frame_of(spark, [b"x"]), subject={})
 
 
 def _pinned(

@@ -100,3 +100,7 @@ def test_a_message_is_named_by_its_full_name(
         assert made.dataType.simpleString() == "struct<lines:array<struct<id:string>>>"
     with pytest.raises(ConfigurationError, match="message is 'x', but the schema is of string"):
         registry.decode(frame, schema='"string"', message="x")
+    for code in (registry.decode, registry.encode):
+        for subjects in (subject, {"order": subject}):
+            with pytest.raises(ConfigurationError, match="message has 'oder', which is not a name"):
+                code(frame, subject=subjects, message={"oder": "shop.Order"})

@@ -396,6 +396,28 @@ def test_unions_are_written_wherever_they_are(name: str) -> None:
         assert found.array.to_pylist() == [{"detail": whole}]
 
 
+@pytest.mark.parametrize("union", [["null", "R"], ["R"]])
+def test_unions_in_a_record_of_a_union_at_the_top_are_written(union: list[str]) -> None:
+    kind = logical("long", "timestamp-millis")
+    own = schema(union, record(("u", ["string", kind]), ("n", "int", 7), name="R"))
+    value = {"string": None, "long": MOMENT.replace(microsecond=0)}
+    # Without n, fastavro writes the rows.
+    made = write([{"u": value}], own, struct(u=spark_type(own)["u"].dataType))
+    assert made.errors == {}
+    assert read(made.array.to_pylist(), own).array.to_pylist() == [{"u": value, "n": 7}]
+
+
+def test_a_primitive_type_may_be_a_dictionary() -> None:
+    text = record(("f", [{"type": "null"}, {"type": "string"}]), ("x", {"type": "double"}, 0))
+    assert spark_type(schema(text)).simpleString() == "struct<f:string,x:double>"
+    made = encoded([{"f": None}, {"f": "a"}], text, struct(f=TEXT))
+    assert made.errors == {}
+    assert decoded(made.array.to_pylist(), text).array.to_pylist() == [
+        {"f": None, "x": 0.0},
+        {"f": "a", "x": 0.0},
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "spark", "given"),
     [
@@ -430,10 +452,12 @@ def test_items_of_no_bytes_have_a_limit(items: Any) -> None:
     # 2^26 of them; 999 in one block and 2 in another; and 2^62, which a reader passes over.
     many = [b"\x80\x80\x80\x40\x00\x02", b"\xce\x0f\x04\x00\x02", b"\x80" * 8 + b"\x40\x00\x02"]
     for reader in (None, record(("n", "int"))):
-        made = decoded([*many, b"\xd0\x0f\x00\x02", b"\x03\x00\x00\x02"], text, reader)
+        # The last one is checked twice, because its number has more bytes than it needs.
+        few = [b"\xd0\x0f\x00\x02", b"\x03\x00\x00\x02", b"\xb0\x09\x00\x82\x00"]
+        made = decoded([*many, *few], text, reader)
         assert made.errors == dict.fromkeys(range(3), made.errors[0])
         assert made.errors[0].endswith("it has more than 1000 items without bytes")
-        assert [row["n"] for row in made.array.to_pylist()[3:]] == [1, 1]
+        assert [row["n"] for row in made.array.to_pylist()[3:]] == [1, 1, 1]
 
 
 def test_no_error_quotes_a_value() -> None:

@@ -217,6 +217,34 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return left
 
 
+def test_items_that_a_record_only_claims_take_no_memory() -> None:
+    item = record(*((f"n{n}", "int") for n in range(50)), name="I")
+    own = format_of(schema(record(("a", array(item)))))
+    payloads = pa.array([b"\x80\x89\x7a" + bytes(1_000_000)], pa.binary())
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        # Without the column, which must not outlive the pool.
+        errors = own.decoder(own)(payloads).errors
+    finally:
+        pa.set_memory_pool(usual)
+    assert [*errors] == [0]
+    assert pool.bytes_allocated() == 0
+    assert pool.max_memory() < 50_000_000
+
+
+def test_a_few_long_arrays_are_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = _counted(monkeypatch)
+    own = format_of(schema(record(("a", array("boolean")))))
+    long, short = (payload(record(("a", array("boolean"))), {"a": [True] * n}) for n in (2000, 500))
+    for rows in ([long] * 8, [short] * 8):
+        found = own.decoder(own)(pa.array(rows, pa.binary()))
+        assert found.errors == {}
+        assert {len(row["a"]) for row in found.array.to_pylist()} == {len(rows[0]) - 3}
+    assert left == [8, 0]
+
+
 @pytest.mark.parametrize("number", [*LONGS, *(1 << bits for bits in range(63))])
 def test_numbers_of_any_length_are_written_and_read(number: int) -> None:
     # Beside a long one: numbers of one byte have a way of their own.

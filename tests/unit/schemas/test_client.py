@@ -21,6 +21,7 @@ from spark_eos.errors import ConfigurationError, RegistryError, SchemaError
 from spark_eos.schemas import SchemaRegistry, client
 from spark_eos.schemas.client import Client
 from spark_eos.schemas.formats import Schema
+from spark_eos.schemas.registry_settings import RegistrySettings
 from support.certificates import rewritten
 from support.http_server import Request, http_server
 from support.registry_answers import StubRegistry, stub_registry
@@ -106,7 +107,7 @@ def test_a_registry_without_guids_knows_none(registry: StubRegistry) -> None:
     registry.answers = [missing, (200, ["AVRO"])] * 2
     assert _client(registry).schema(guid) is None
     assert not registry.answers
-    # Nor is anything else there: so it is the path, or a proxy.
+    # If nothing else is found there either, the path is wrong, or a proxy answers.
     registry.answers = [missing, missing]
     with pytest.raises(RegistryError, match="404"):
         _client(registry).schema(guid)
@@ -160,6 +161,9 @@ def test_a_proxys_refusal_is_not_a_subjects(registry: StubRegistry) -> None:
         _client(registry).version("a", None)
     with pytest.raises(RegistryError, match="the setting `url`"):
         _client(registry).registered("a", Schema("AVRO", TEXT), register=True)
+    registry.answers = [(404, {"error_code": "ENDPOINT_NOT_FOUND", "message": "none"})]
+    with pytest.raises(RegistryError, match=r"status code 404.*the setting `url`"):
+        _client(registry).version("a", None)
 
 
 @pytest.mark.parametrize("code", [40401, 40402])
@@ -182,8 +186,9 @@ def test_it_waits_for_a_registry_that_is_away_and_says_so(
     registry: StubRegistry, caplog: pytest.LogCaptureFixture
 ) -> None:
     number, _ = registry.add("a", TEXT)
-    # And a proxy's page.
-    registry.answers = [BUSY, BUSY, (200, b"<html>maintenance</html>")]
+    # And a proxy's pages.
+    pages = [(200, b"<html>maintenance</html>"), (200, b"<html>f\xfcr</html>")]
+    registry.answers = [BUSY, BUSY, *pages]
     with caplog.at_level(logging.WARNING, "spark_eos"):
         assert _client(registry, 60).schema(number) is not None
     (said,) = caplog.messages
@@ -194,6 +199,22 @@ def test_it_waits_for_a_registry_that_is_away_and_says_so(
 def test_a_registry_that_is_down_is_an_outage() -> None:
     with pytest.raises(RegistryError, match=r"127.0.0.1:1, asked for schema id 1.*for 0.1 s"):
         Client({"url": "http://127.0.0.1:1"}, 0.1).schema(1)
+
+
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e10, -1])
+def test_a_wait_that_is_no_time_is_refused(seconds: float) -> None:
+    with pytest.raises(ConfigurationError, match="max_wait must be a number of seconds"):
+        SchemaRegistry({"url": "http://a"}, max_wait=seconds)
+
+
+@pytest.mark.parametrize("code", [40401, 40403])
+def test_a_follower_may_know_a_new_schema_later(registry: StubRegistry, code: int) -> None:
+    whole = {"id": 7, "version": 1, "subject": "a", "schema": TEXT}
+    unknown = (404, {"error_code": code, "message": "not found"})
+    registry.answers = [(200, {"id": 7}), unknown, (200, {"id": 7}), (200, whole)]
+    made = _client(registry, 60).registered("a", Schema("AVRO", TEXT), register=True)
+    assert (made.number, made.version) == (7, 1)
+    assert not registry.answers
 
 
 def test_a_refused_schema_is_reported_in_the_registrys_words(registry: StubRegistry) -> None:
@@ -332,6 +353,24 @@ def test_no_refusal_of_a_setting_shows_a_secret(
     assert "sesame" not in f"{made}{caplog.text}"
 
 
+def test_secrets_in_nested_settings_are_not_shown() -> None:
+    def refuse(config: Any) -> Any:
+        raise OSError(f"refused {config['oauth']['client_secret']}, {config['keys'][0]}")
+
+    settings = {
+        "url": "http://127.0.0.1:1",
+        "bearer.auth.credentials.source": "CUSTOM",
+        "bearer.auth.custom.provider.function": refuse,
+        "bearer.auth.custom.provider.config": {
+            "oauth": {"client_secret": "sesame"},
+            "keys": ["sesame2"],
+        },
+    }
+    with pytest.raises(RegistryError, match=r"refused \*\*\*, \*\*\*") as error:
+        Client(settings, 0).schema(1)
+    assert "sesame" not in str(error.value)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -365,12 +404,26 @@ def test_numbers_may_be_texts_as_options_of_jobs_are(registry: StubRegistry) -> 
         ({}, "url"),
         ({"url": "localhost:8081"}, "url must be an http or https URL"),
         ({"url": "http://a", "ssl.ca": "x"}, "Unrecognized properties: ssl.ca"),
-        ({"url": "http://a", "ssl.ca.location": "/nowhere.pem"}, "No such file"),
+        (
+            {"url": "http://a", "ssl.ca.location": "/nowhere.pem"},
+            r"ssl\.ca\.location=/nowhere\.pem.*No such file",
+        ),
     ],
 )
 def test_settings_that_can_not_be_used_are_refused(settings: Any, words: str) -> None:
     with pytest.raises(ConfigurationError, match=words):
         SchemaRegistry(settings)
+
+
+def test_a_file_that_an_executor_lacks_is_named_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(file))
+    asking = Client({"url": "https://127.0.0.1:1", "ssl.ca.location": str(file)}, 60)
+    file.unlink()
+    began = time.monotonic()
+    with pytest.raises(RegistryError, match=rf"ssl\.ca\.location={file}.*No such file"):
+        asking.schema(1)
+    assert time.monotonic() - began < 20
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,6 +432,11 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
     with pytest.raises(ConfigurationError, match=r"install spark-eos\[schemas\]"):
         SchemaRegistry({"url": "http://a"})
+
+
+def test_openssl_asks_nobody_for_a_password() -> None:
+    made = RegistrySettings({"url": "http://127.0.0.1:1", "ssl.certificate.location": "c"})
+    assert made._values["ssl.key.password"] == ""
 
 
 def test_mutual_tls(tmp_path: Path) -> None:

@@ -182,6 +182,12 @@ def test_references_are_followed_in_the_document_and_to_others() -> None:
         assert bad.errors == {0: 'to.country: the value is not one of "DE"'}
 
 
+@pytest.mark.parametrize("name", ["line", "common/line"])
+def test_a_references_columns_are_in_its_documents_order(name: str) -> None:
+    whole = schema(record(to={"$ref": f"{name}.json"}), **{name: record(b=STRING, a=STRING)})
+    assert spark_type(whole).simpleString() == "struct<to:struct<b:string,a:string>>"
+
+
 def test_a_reader_has_its_own_columns() -> None:
     writer = record("id", id=INTEGER, gone=STRING, price=NUMBER)
     value = {"id": 1, "gone": "x", "price": 2, "undeclared": []}

@@ -137,6 +137,18 @@ HARMFUL: dict[str, tuple[Schema, Schema, list[bytes], str]] = {
         [b"\xfe" + b"\xff" * 8 + b"\1" + b"a" * 9],
         "truncated",
     ),
+    "2^62 items that the reader lacks": (
+        avro(record(("n", "int"), ("f", array("double")), name="R")),
+        avro(record(("n", "long"), name="R")),
+        [b"\2\0", b"\2\xfe" + b"\xff" * 8 + b"\1" + b"a" * 9],
+        "truncated",
+    ),
+    "a truncated text that the reader lacks": (
+        avro(record(("n", "int"), ("s", "string"), name="R")),
+        avro(record(("n", "long"), name="R")),
+        [b"\2\4ab", b"\2\6ab"],
+        "truncated",
+    ),
     "2^34 fields of JSON": (
         Schema("JSON", "{}"),
         Schema(

@@ -112,6 +112,18 @@ def test_a_fields_own_name_counts_in_a_record_of_another_name(other: dict[str, A
     assert _read(schemas[0], [b"\x02\x04"], schemas[1]) == ([{"b": 2}], {})
 
 
+def test_an_alias_counts_beside_a_record_of_the_same_short_name() -> None:
+    def schema(field: dict[str, Any]) -> Schema:
+        first = {"type": "record", "name": "a.Item", "fields": [{"name": "name", "type": "string"}]}
+        second = {"type": "record", "name": "b.Item", "fields": [{**field, "type": "string"}]}
+        fields = [{"name": "x", "type": first}, {"name": "y", "type": second}]
+        return Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
+
+    reader = schema({"name": "name", "aliases": ["title"], "default": ""})
+    values, errors = _read(reader, [b"\x02A\x02B"], schema({"name": "title"}))
+    assert (values, errors) == ([{"x": {"name": "A"}, "y": {"name": "B"}}], {})
+
+
 @pytest.mark.parametrize(
     ("schema", "good", "bad"),
     [
@@ -169,6 +181,20 @@ def test_an_invalid_default_of_a_writer_does_not_matter(kind: Any, default: Any)
         return  # fastavro does not check its text
     with pytest.raises(SchemaError, match="Default value"):
         _read(Schema("AVRO", text), [payload])
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        ({"type": "record", "name": "I", "fields": [{"name": "a", "type": "int"}]}, {}),
+        ({"type": "array", "items": "int"}, [1, None]),
+    ],
+)
+def test_a_default_that_lacks_a_value_is_refused(kind: Any, default: Any) -> None:
+    fields = [{"name": "n", "type": "int"}, {"name": "r", "type": kind, "default": default}]
+    schema = {"type": "record", "name": "R", "fields": fields}
+    with pytest.raises(SchemaError, match="lacks a value of type int"):
+        _ = format_of(Schema("AVRO", json.dumps(schema))).kind
 
 
 def test_a_type_given_by_name_is_read_as_one_given_in_place() -> None:

@@ -199,6 +199,13 @@ def test_what_compiled_files_and_references_hold_is_found() -> None:
         spark_type(Schema("PROTOBUF", compiled))
 
 
+@pytest.mark.parametrize("name", ["google/type/own.proto", "confluent/shop/own.proto"])
+def test_a_reference_may_be_named_like_a_common_file(name: str) -> None:
+    money = 'syntax = "proto3"; package shop; message Money { int64 units = 1; }'
+    own = schema(f'import "{name}"; message Order {{ Money price = 1; }}', (name, money))
+    assert spark_type(own).simpleString() == "struct<price:struct<units:bigint>>"
+
+
 @pytest.mark.parametrize(
     ("own", "text"),
     [
@@ -312,6 +319,11 @@ def test_fields_come_and_go() -> None:
         ("oneof p { int32 a = 1; } int32 b = 2;", _ONE_OF_TWO, "may have both a and b"),
         (f"{_OWN}.Duration a = 1;", f"{_OWN}.Timestamp a = 1;", "Duration can't be read as"),
         (f"{_OWN}.StringValue a = 1;", f"{_OWN}.BytesValue a = 1;", "can't be read as"),
+        (
+            "repeated B a = 1; message B { string key = 1; int32 value = 2; }",
+            "map<string, int32> a = 1;",
+            r"a \(field 1\): repeated message can't be read as map",
+        ),
     ],
 )
 def test_a_field_that_has_changed_its_type_is_not_lost(writer: str, reader: str, text: str) -> None:
@@ -333,6 +345,18 @@ def test_values_of_enums_that_have_no_name_are_not_lost() -> None:
     for writer, lost in ((more, "Y"), (old, "each value of enum")):
         with pytest.raises(SchemaError, match=rf"{lost} is not in the reader's shop\.A\.E"):
             decoder(writer, closed)
+
+
+def test_zeros_that_are_left_out_are_not_read_as_a_default() -> None:
+    proto2 = 'syntax = "proto2"; package shop; message A {{ optional int32 a = 1 {0}; }}'
+    writer = schema("message A { int32 a = 1; }")
+    with pytest.raises(SchemaError, match=r"a \(field 1\): the writer leaves out zeros"):
+        decoder(writer, schema(proto2.format("[default = 7]")))
+    zero = read([b"\x00"], writer, schema(proto2.format("[default = 0]")))
+    assert zero.array.to_pylist() == [{"a": 0}]
+    with_presence = schema("message A { optional int32 a = 1; }")
+    seven = read([b"\x00"], with_presence, schema(proto2.format("[default = 7]")))
+    assert seven.array.to_pylist() == [{"a": 7}]
 
 
 def test_rows_that_do_not_fit_have_errors() -> None:
@@ -380,6 +404,16 @@ def test_narrower_columns_fit() -> None:
     made = write([{"d": 0.5, "i": 1, "ul": 2}, {"d": 0.5, "i": 1, "ul": -2}], CHECKED, kind)
     assert make(CHECKED).FromString(made.array[0].as_py()) == make(CHECKED)(d=0.5, i=1, ul=2)
     assert made.errors == {1: "a value does not fit its type (ValueError)"}
+
+
+def test_columns_of_nulls_fit_each_nullable_type() -> None:
+    own = schema("""import "google/protobuf/wrappers.proto"; message A { optional int64 l = 1;
+        optional uint64 u = 2; google.protobuf.StringValue s = 3;
+        google.protobuf.UInt64Value n = 4; }""")
+    made = write([dict.fromkeys("lusn")], own, _struct(dict.fromkeys("lusn", T.NullType())))
+    assert (made.array.to_pylist(), made.errors) == ([b""], {})
+    with pytest.raises(SchemaError, match="u is void"):
+        write([], schema("message A { uint64 u = 1; }"), _struct({"u": T.NullType()}))
 
 
 CHECKED = schema("message A { int32 i = 1; double d = 2; uint64 ul = 3; }")

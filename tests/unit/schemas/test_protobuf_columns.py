@@ -187,7 +187,7 @@ def test_ordinary_messages_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPat
     assert same(found.array, Format.decoder(own, own)(rows).array)
     assert own.encoder(own.kind.spark)(found.array).array.to_pylist() == contents * 10
     assert left == [0, 0]
-    # A list that few others are as long as costs more than it is worth.
+    # A list that is longer than most others is left to upb, which reads it faster.
     long = make(lines=[{"count": 1}] * 100).SerializeToString()
     twice = contents[0] + b"\x08\x01"
     damaged = [b"", b"\1", b"\0" + contents[0][:-1], b"\0" + twice, b"\0" + long, rows[0].as_py()]
