@@ -48,7 +48,7 @@ class _Commands(click.Group):
 @click.group(cls=_Commands)
 @click.version_option(package_name="spark-eos", message="%(prog)s %(version)s")
 def main() -> None:
-    """Exactly-once PySpark Structured Streaming from Kafka to Kafka.
+    """Exactly-once into Kafka for PySpark Structured Streaming.
 
     \b
     Read from Kafka with your own Spark:

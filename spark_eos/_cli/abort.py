@@ -125,5 +125,5 @@ def _end(connections: Connections, query: Query, transactions: Sequence[OpenTran
             click.echo(f"{name}: ended")
     number = counted(len(transactions), "open transaction")
     if failed:
-        raise click.ClickException(f"{failed} of {number} transactions were not ended")
+        raise click.ClickException(f"not ended: {failed} of {number}")
     click.echo(f"Ended {number}.")

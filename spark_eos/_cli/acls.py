@@ -107,6 +107,13 @@ def acls(
         if name is not None:
             check_topic(what, name)
     mirrored = source_bootstrap_servers is not None
+    of_source = {
+        "--source-principal": source_principal,
+        "--source-command-config": source_command_config,
+    }
+    for option, text in of_source.items():
+        if text is not None and not mirrored:
+            raise click.UsageError(f"{option} needs --source-bootstrap-servers.")
     if mirrored and progress_topic is None:
         raise click.UsageError(
             "A query that reads another cluster keeps its progress in a progress topic: give "

@@ -24,5 +24,8 @@ def jars(pyspark: str | None, name: str | None) -> None:
     """  # noqa: D301 - click needs the character itself
     if name is not None and pyspark is not None:
         raise click.UsageError("--pyspark and --set both choose a set of jars: give only one.")
-    files = jar_set(name) if name else spark_kafka_jars(pyspark or installed_pyspark())
+    if name is not None:
+        files = jar_set(name)
+    else:
+        files = spark_kafka_jars(installed_pyspark() if pyspark is None else pyspark)
     click.echo(",".join(map(str, files)))

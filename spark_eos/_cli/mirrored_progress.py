@@ -12,7 +12,7 @@ from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.progress_topic import ensure_progress_topic, free_partitions
 from spark_eos._kafka.stored_text import SourcePartition
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._status.group_progress import GroupProgress, no_progress
+from spark_eos._status.group_progress import GroupProgress, check_source_cluster, no_progress
 from spark_eos.errors import ConfigurationError, TopicNotFoundError
 from spark_eos.options import ProgressTopic
 
@@ -54,6 +54,7 @@ def set_progress(
                 f"{missing[0]} has no progress in group {group_id!r}: give "
                 "--source-bootstrap-servers, so that the partition can be identified"
             )
+        check_source_cluster(before, cluster.cluster_id(source_connections, deadline))
         sources = _sources(source_connections, missing, deadline, all_of_a_topic=not before)
         free = free_partitions(topic, (*known.partitions, *progress.committed), len(missing))
         assigned |= {

@@ -1,6 +1,9 @@
 """Shared by all commands: cluster and query options, connections, the terminal, signals."""
 
+import errno
 import functools
+import math
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -67,10 +70,26 @@ def topics_option(name: str, argument: str, meaning: str, *, required: bool = Fa
     )
 
 
+class Seconds(click.FloatRange):
+    """A number of seconds, up to a day."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 86_400, min_open=True)
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        # No comparison is true of NaN, so the range lets it pass.
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
+
+
 def timeout_option(default: int, meaning: str) -> _Option:
     return click.option(
         "--timeout",
-        type=click.FloatRange(0, 86_400, min_open=True),
+        type=Seconds(),
         default=default,
         show_default=True,
         metavar="SECONDS",
@@ -119,16 +138,24 @@ def check_reached(cluster: Cluster) -> None:
         pass
 
 
+class _Output(Console):
+    def on_broken_pipe(self) -> None:
+        """Raise the error, as click.echo does; rich would end the program with status 1."""
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
 def terminal() -> Console:
     """Return standard output, as wide as the terminal; without a terminal, 100 columns wide."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    return _Output(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
 def end_at(*signals: signal.Signals) -> None:
     """Make signals raise KeyboardInterrupt."""
     # Callers pass SIGINT too, because shells start background commands with SIGINT ignored.
     for number in signals:
-        signal.signal(number, signal.default_int_handler)
+        # nohup has SIGHUP ignored on purpose.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
 
 
 def moment(milliseconds: int) -> datetime | None:

@@ -9,7 +9,15 @@ from typing import Any
 
 import click
 
-from spark_eos._cli.query import Query, end_at, json_option, query_options, terminal, topics_option
+from spark_eos._cli.query import (
+    Query,
+    Seconds,
+    end_at,
+    json_option,
+    query_options,
+    terminal,
+    topics_option,
+)
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.open_transactions import OpenTransaction
 from spark_eos._kafka.topic_partition import TopicPartition
@@ -30,7 +38,7 @@ from spark_eos.jobs.client_options import source_client_options
 @json_option
 @click.option(
     "--watch",
-    type=click.FloatRange(0, 86_400, min_open=True),
+    type=Seconds(),
     is_flag=False,
     flag_value=2.0,
     metavar="[SECONDS]",

@@ -7,7 +7,7 @@ from typing import Any, Final
 import click
 
 from spark_eos._cli.query import Cluster, cluster_options, connected, json_option, terminal
-from spark_eos._client.kafka_python import ensure_valid_topic_name
+from spark_eos._client.header_values import topic_name
 from spark_eos._client.tables import FittingTable
 from spark_eos._kafka.cluster import metadata_request
 from spark_eos._kafka.connection import Connections
@@ -27,10 +27,11 @@ def new_topics(
     topics: dict[str, int] = {}
     for text in values:
         name, colon, number = text.partition(":")
-        try:
-            ensure_valid_topic_name(name)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from None
+        if topic_name(name) is None:
+            raise click.BadParameter(
+                f"{name!r} is not a valid topic name: use at most 249 letters, digits, '.', '_' "
+                "and '-'"
+            )
         if name in topics:
             raise click.BadParameter(f"{name!r} is given twice")
         if colon and not (number.isascii() and number.isdigit() and 1 <= int(number) <= _MOST):

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import os
 import signal
 import sys
 import traceback
@@ -104,7 +105,7 @@ _OF_INPUT: Final = {
 @timeout_option(30, "How long to wait for open transactions, and for each answer.")
 @click.option(
     "--examples",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 1_000_000),
     default=5,
     show_default=True,
     metavar="N",
@@ -139,10 +140,7 @@ def verify_command(
     try:
         with _progress() as watch:
             result = call(watch=watch, **given)
-        if json_:
-            click.echo(as_json(result))
-        else:
-            terminal().print(verify_tables(result))
+        _print(result, json_=json_)
     except (KeyboardInterrupt, SystemError) as error:
         # A signal within a C function of confluent-kafka arrives as the cause of a SystemError.
         if not any(isinstance(cause, KeyboardInterrupt) for cause in (error, error.__cause__)):
@@ -155,6 +153,18 @@ def verify_command(
         traceback.print_exc()
         raise SystemExit(int(Verdict.UNJUDGED)) from None
     raise SystemExit(int(result.verdict))
+
+
+def _print(result: Findings | Comparison, *, json_: bool) -> None:
+    """Print the result; if its reader has gone, the exit status still tells the verdict."""
+    try:
+        if json_:
+            click.echo(as_json(result))
+        else:
+            terminal().print(verify_tables(result))
+    except BrokenPipeError:
+        # What is still buffered would fail again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse_with_expect() -> None:

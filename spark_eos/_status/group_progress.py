@@ -1,6 +1,6 @@
 """A query's progress: its group's offsets, read once, and what their metadata says."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -138,6 +138,17 @@ def mirrored_progress(
     if not pairs:
         raise no_progress(group_id)
     return pairs
+
+
+def check_source_cluster(pairs: Iterable[MirroredPartition], found: str) -> None:
+    """Refuse a source cluster other than the one whose offsets are the query's progress."""
+    for pair in pairs:
+        if pair.source.cluster != found:
+            raise ConfigurationError(
+                f"{pair.progress} holds the progress in {pair.source.topic_partition} of cluster "
+                f"{pair.source.cluster!r}, but source_kafka (--source-bootstrap-servers) points to "
+                f"cluster {found!r}: give addresses of the cluster that the query reads"
+            )
 
 
 def no_progress(group_id: str, more: str = "") -> ConfigurationError:

@@ -29,6 +29,7 @@ from spark_eos._status.group_progress import (
     MirroredPartition,
     PartitionStatus,
     StagedStatus,
+    check_source_cluster,
 )
 from spark_eos.errors import SparkEosError, TopicNotFoundError
 
@@ -239,7 +240,9 @@ def _status(
     source_starts: Mapping[TopicPartition, int] = {}
     source_ends: Mapping[TopicPartition, EndOffsets | None] = {}
     silent_sources: tuple[str, ...] = ()
-    if source_connections is not None:
+    if source_connections is not None and progress.mirrored:
+        found = cluster.cluster_id(source_connections, deadline)
+        check_source_cluster(progress.mirrored, found)
         silent_there = SilentBrokers(source_connections)
         topics = {pair.source.topic for pair in progress.mirrored}
         source_ends = end_offsets(source_connections, topics, deadline, silent=silent_there)

@@ -18,12 +18,7 @@ from spark_eos._client.kafka_logs import our_connections
 from spark_eos._client.kafka_python import EventLoop
 from spark_eos._client.settings import ClientSettings
 from spark_eos.acls import describe_configs
-from spark_eos.errors import (
-    DeadlineExceededError,
-    SparkEosError,
-    TopicNotFoundError,
-    VerificationError,
-)
+from spark_eos.errors import DeadlineExceededError, TopicNotFoundError, VerificationError
 from spark_eos.verify.partitions import by_topic, name_of
 
 _PAUSE: Final = 0.05
@@ -99,11 +94,10 @@ class Cluster:
         self._manager = ConnectionManager(self._loop.selector, settings, configuration)
         try:
             self._manager.reach(timeout)
-        except SparkEosError:
+        except BaseException as error:
             self.close()
-            raise
-        except kafka_errors.KafkaError as error:
-            self.close()
+            if not isinstance(error, kafka_errors.KafkaError):
+                raise
             raise DeadlineExceededError(
                 f"no broker of bootstrap.servers={settings.bootstrap_servers!r} could be reached "
                 f"within {timeout:g} s (--timeout): {self._manager.unreached()}"

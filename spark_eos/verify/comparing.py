@@ -180,7 +180,7 @@ class _Comparing:
     def _topic_rows(self, partitions: Partitions) -> TopicRows:
         lows = self.cluster.lows(partitions)
         spans = {partition: (low, self.settled.ends[partition]) for partition, low in lows.items()}
-        reader = Reader(self.cluster, partitions, READ_COMMITTED)
+        reader = Reader(self.cluster, partitions, READ_COMMITTED, self.settled.short)
         return TopicRows(reader, partitions, spans)
 
     def _fit(self, batch: list[Row]) -> Iterator[Row]:

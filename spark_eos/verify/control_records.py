@@ -53,21 +53,29 @@ def uncommitted(
             continue
         if not batch.is_transactional:
             continue
-        producer_id = batch.producer_id
         if batch.is_control_batch:
-            control = next(iter(batch))
-            if control.type in _ENDS_TRANSACTION:
-                runs = pending.pop(producer_id, [])
-                if control.abort:
-                    yield from _of(runs, Fate.ABORTED, producer_id)
+            yield from _ended(pending, batch)
             continue
-        runs = pending.setdefault(producer_id, [])
+        runs = pending.setdefault(batch.producer_id, [])
         if runs and runs[-1][1] + 1 == first:
             runs[-1][1] = last
         else:
             runs.append([first, last])
     for producer_id, runs in pending.items():
         yield from _of(runs, Fate.OPEN, producer_id)
+
+
+def _ended(pending: dict[int, list[list[int]]], control_batch: Any) -> Iterator[Uncommitted]:
+    """Remove the runs of a transaction that has ended; yield them unless they are committed."""
+    producer_id = control_batch.producer_id
+    control = next(iter(control_batch), None)
+    if control is None:
+        # The cleaner of a compacted topic empties markers.
+        yield from _of(pending.pop(producer_id, []), Fate.UNKNOWN, producer_id)
+    elif control.type in _ENDS_TRANSACTION:
+        runs = pending.pop(producer_id, [])
+        if control.abort:
+            yield from _of(runs, Fate.ABORTED, producer_id)
 
 
 def _batches(

@@ -17,9 +17,11 @@ from spark_eos.verify.questions import Records
 # Keys of ``unjudged`` in the JSON document, and therefore part of the public interface.
 _OUTPUTS_REMOVED: Final = "missing outputs, where retention has removed outputs"
 _INPUTS_REMOVED: Final = "outputs without an input, where retention has removed inputs"
+_INPUTS_REPEATED: Final = "outputs that may come from inputs that retention has removed"
 _MARKERS_REMOVED: Final = (
     "outputs that retention has removed before the ends of their transactions were read"
 )
+_OVERTAKEN: Final = "input offsets that retention has removed before the group processed them"
 _SEVERAL: Final = "dead letters of several groups, of which --group-id says the query's own"
 _FATES: Final = {0: "none", int(Fate.ABORTED): "aborted", int(Fate.OPEN): "open"}
 
@@ -110,13 +112,24 @@ class Judgement:
         if matching.at_most_once_each:
             missing += " AND NOT visible AND id IN (SELECT id FROM attempts)"
         unmatched = "SELECT SUM(visible) FROM unmatched WHERE gone OR typeof(id) <> 'integer'"
+        # Records with the same key are common: an output of a removed input may hide a lost one.
+        repeated = "SELECT SUM(visible - done) FROM odd WHERE sources AND visible > done"
+        if matching.key:
+            repeated = (
+                "SELECT (SELECT COUNT(*) FROM outputs) - COALESCE(SUM(visible), 0) FROM unmatched"
+            )
         dead_letters = self.rows.letters
         several = self.group_id is None and len(dead_letters) > 1
         return {
             **self.settled.unjudged(),
             _SEVERAL: sum(dead_letters.values()) if several else 0,
+            _OVERTAKEN: sum(
+                max(0, self.input_lows[partition] - offset)
+                for partition, offset in self.offsets.committed.items()
+            ),
             _OUTPUTS_REMOVED: number(missing),
             _INPUTS_REMOVED: number(unmatched) if removed else 0,
+            _INPUTS_REPEATED: number(repeated) if removed and not matching.by_position else 0,
             _MARKERS_REMOVED: number(f"SELECT COUNT(*) FROM exposed WHERE fate = {Fate.UNKNOWN:d}"),
         }
 

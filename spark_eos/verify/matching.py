@@ -119,6 +119,8 @@ class Inputs:
             key = at if by_position else name(message)
             if key is None:
                 what = "key" if self._matching.key else f"header {self._matching.header!r}"
+                if not self._matching.key and headers_of(message) is None:
+                    what = "readable headers, since the name of one is not UTF-8,"
                 raise VerificationError(
                     f"input {self._partitions.position(at)} has no {what} to match it by; "
                     "--position-header needs nothing in the input"

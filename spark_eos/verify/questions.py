@@ -100,11 +100,14 @@ CREATE VIEW {kind} AS SELECT
     position AS first, NULL AS last, printf('producer id %d', producer) AS detail
 FROM exposed WHERE fate = {fate}
 """
+# Only a position tells whether retention has removed its input. A header or key may be that of
+# several inputs, so its outputs may come from one that was removed.
+_INPUTS_KNOWN: Final = "(typeof(id) = 'integer' OR NOT EXISTS (SELECT 1 FROM limits WHERE low > 0))"
 _DUPLICATES: Final = f"""
 CREATE VIEW {Kind.DUPLICATE.value} AS SELECT
     visible - expected AS number, id, source, first, last,
     printf('%d visible, %d expected', visible, expected) AS detail
-FROM odd WHERE sources AND visible > expected
+FROM odd WHERE sources AND visible > expected AND {_INPUTS_KNOWN}
 """
 # The expected number of outputs is lost with the input, unless every input has one output.
 _DUPLICATES_OF_GONE: Final = """
@@ -126,7 +129,7 @@ SELECT
     CASE typeof(id) WHEN 'integer' THEN 'there is no input ' || input_position(id)
     ELSE 'there is no such input' END
 FROM unmatched
-WHERE NOT gone AND (typeof(id) = 'integer' OR NOT EXISTS (SELECT 1 FROM limits WHERE low > 0))
+WHERE NOT gone AND {_INPUTS_KNOWN}
 """,
     _EXPOSED_TO.format(kind=Kind.ABORTED_READ.value, fate=int(Fate.ABORTED)),
     _EXPOSED_TO.format(kind=Kind.DIRTY_READ.value, fate=int(Fate.OPEN)),
@@ -143,7 +146,7 @@ FROM unmatched WHERE gone AND visible = 1 AND backs
     f"""
 CREATE VIEW {Kind.WITHOUT_OFFSET.value} AS SELECT
     MIN(visible, expected) - done AS number, id, source, first, NULL AS last, '' AS detail
-FROM odd WHERE sources AND MIN(visible, expected) > done
+FROM odd WHERE sources AND MIN(visible, expected) > done AND {_INPUTS_KNOWN}
 """,
     f"""
 CREATE VIEW {Kind.UNPROCESSED.value} AS SELECT

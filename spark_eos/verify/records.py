@@ -2,8 +2,9 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from types import MappingProxyType
 from typing import Final
 
 import confluent_kafka
@@ -53,7 +54,15 @@ def meter(watch: Watch, what: str, total: int) -> Callable[[int], None]:
 class Reader:
     """Reads partitions at one isolation level; gives up after the timeout without progress."""
 
-    def __init__(self, cluster: Cluster, partitions: Partitions, isolation_level: str) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        partitions: Partitions,
+        isolation_level: str,
+        # Partitions that can't be read to the end, with their last stable offsets.
+        short: Mapping[TopicPartition, int] = MappingProxyType({}),
+    ) -> None:
+        self._short = short
         self._settings = {
             **cluster.settings.for_consumer(),
             # librdkafka requires a group id; no group is joined, and nothing is committed.
@@ -137,7 +146,10 @@ class Reader:
                 if offset < spans[partition][1]:
                     batch.append((self._bases[partition] | offset, message))
             elif error.code() == KafkaError._PARTITION_EOF:
-                stopped.add(TopicPartition(*partition))
+                # A follower, or a leader that was just elected, may be behind the end.
+                least = self._short.get(partition, spans[partition][1])
+                if message.offset() >= least:  # type: ignore[operator]
+                    stopped.add(TopicPartition(*partition))
             else:
                 raise VerificationError(f"reading {name_of(partition)}: {_reason(error)}")
         return batch, stopped

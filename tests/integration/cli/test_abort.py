@@ -33,7 +33,7 @@ def test_an_open_transaction_is_shown_and_ended(flow: Flow) -> None:
             "topic": flow.target,
             "partition": 1,
         } in shown["partitions"]
-        # Seconds, of a transaction of this test's, not milliseconds, and not since 1970.
+        # In seconds, not milliseconds; and the transaction's age, not a time since 1970.
         assert 0 <= shown["age_seconds"] <= time.time() - began
         with flow.connections() as connections:
             ends = end_offsets(connections, [flow.target, "no-such-topic"], deadline())

@@ -138,7 +138,7 @@ def test_a_header_name_that_is_not_utf8(flow: Flow) -> None:
 
 def test_dead_letters_of_any_time_are_listed_and_shown(flow: Flow) -> None:
     topic = write_dead_letters(flow, [1], timestamp="86400000")
-    # As an earlier version has written it: with its record's timestamp, which its header tells.
+    # Like a dead letter of an earlier version: its timestamp is its record's, as its header says.
     write_dead_letters(flow, [3], timestamp="1003")
     producer = Producer(flow.kafka)
     headers: Any = [*headers_of(flow.written(topic)[0]).items()]
@@ -158,3 +158,16 @@ def test_a_topic_that_does_not_exist(flow: Flow) -> None:
     cluster = ("--bootstrap-servers", flow.bootstrap_servers)
     result = CliRunner().invoke(main, ["dead-letters", "count", *cluster, "--topic", "nowhere"])
     assert (result.exit_code, "'nowhere' does not exist" in result.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--topic", "nowhere", "--partition", "0"), "'nowhere' does not exist"),
+        (("--partition", "99"), "no committed record at 99:0"),
+    ],
+    ids=["topic", "partition"],
+)
+def test_show_names_what_does_not_exist(flow: Flow, more: tuple[str, ...], words: str) -> None:
+    result = run(flow, "show", "--offset", "0", *more)
+    assert (result.exit_code, words in result.output) == (1, True)

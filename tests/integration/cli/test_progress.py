@@ -1,5 +1,7 @@
 """``spark-eos progress`` and ``spark-eos status`` for a mirrored query."""
 
+import re
+
 import pytest
 from click.testing import CliRunner, Result
 
@@ -58,7 +60,7 @@ def test_progress_is_set(written: MirroredFlow) -> None:
     assert "was 20, would be 15" in _set(flow, "--set", f"{place}=15", "--dry-run").stdout
     assert flow.committed() == {0: 10, 1: 20}
     assert _set(flow, "--set", f"{place}=15").stdout == f"{flow.source}-1: was 20, is 15\n"
-    # The operator's word: written again from there on.
+    # The operator's offset counts: records from there on are written again.
     with mirrored_run(flow) as runs:
         report = runs.batch(10, 21)
     assert (report.rows_written, report.rows_skipped) == (6, 25)
@@ -75,6 +77,26 @@ def test_a_lost_progress_is_set(written: MirroredFlow) -> None:
     with mirrored_run(flow) as runs:
         runs.batch(12, 22)
     written_once(flow, 12, 22)
+
+
+def test_another_source_cluster_is_refused(written: MirroredFlow) -> None:
+    flow = written
+    # Embedded brokers all have the same cluster id.
+    here = flow.identity[0]
+    texts = {n: offset.metadata for n, offset in flow.progress_offsets().items()}
+    assert here in texts[0]
+    first = TopicPartition(flow.progress, 0)
+    text = texts[0].replace(here, "elsewhere")
+    set_offsets(flow.bootstrap_servers, flow.group_id, {first: 10}, {first: text})
+    refused = f"of cluster 'elsewhere', but source_kafka .* points to cluster '{here}'"
+    result = run("status", flow, *_source(flow))
+    assert result.exit_code == 1
+    assert re.search(refused, result.output)
+    delete_offsets(flow.bootstrap_servers, flow.group_id, [TopicPartition(flow.progress, 1)])
+    result = _set(flow, "--set", f"{flow.source}:1=20", *_source(flow))
+    assert result.exit_code == 1
+    assert re.search(refused, result.output)
+    assert flow.committed() == {0: 10}
 
 
 def test_unknown_progress_can_be_set(written: MirroredFlow) -> None:

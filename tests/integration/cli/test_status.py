@@ -98,7 +98,7 @@ def test_status_only_reads(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
         assert document(flow)["group"] == before["group"]
         writing.commit()
     assert flow.values() == ["0/0"]
-    # Without members of this process, whose heartbeats would be among them.
+    # This process has no members now: their heartbeats would be among the requests.
     requests = sent_requests(monkeypatch)
     document(flow)
     sent = {request.api_key for request in requests}
@@ -189,7 +189,7 @@ def test_a_transaction_whose_coordinator_does_not_answer(
 @pytest.mark.parametrize(
     ("message", "field"),
     [
-        # The first answer is to the question for the query's own.
+        # The first answer is about the query's own transactions.
         pytest.param(ListTransactionsRequest, "transaction_states", id="begun-since"),
         pytest.param(DescribeProducersRequest, "topics.partitions.active_producers", id="over"),
     ],

@@ -54,7 +54,7 @@ def test_what_is_there_as_expected(flow: Flow, expect: object) -> None:
 
 def test_missing_duplicate_and_unexpected_rows(flow: Flow, tmp_path: Path) -> None:
     outputs = Outputs(flow)
-    # A key and a value that are null are others than empty ones.
+    # A null key or value differs from an empty one.
     outputs.write([("a", "1"), ("a", "1"), ("b", "2"), ("", "3"), ("d", "")])
     outputs.write([("a", "1")], 1)
     comparison = compared_with(flow, parquet(tmp_path / "expected.parquet", ROWS))

@@ -5,8 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
+from spark_eos.errors import VerificationError
 from spark_eos.verify import Kind, Verdict
+from support.dead_letters import write_not_utf8
 from support.flow import Flow
 from support.planting import (
     ALL,
@@ -18,6 +21,7 @@ from support.planting import (
     fill,
     judged,
     look,
+    name_of,
     remove,
     set_offsets,
     sources,
@@ -266,9 +270,31 @@ def test_input_that_retention_removed(flow: Flow) -> None:
     assert (findings.verdict, findings.input_gone, findings.notes) == (Verdict.SOUND, 3, ())
     by_key = judged(flow, {}, key=True)
     assert by_key.verdict is Verdict.UNJUDGED
-    assert list(by_key.unjudged.values()) == [3]
+    assert list(by_key.unjudged.values()) == [3, 7]
     set_offsets(flow, {0: 1})
     assert look(flow).notes == ("retention removed 2 input offsets before they were processed",)
+
+
+def test_keys_that_repeat_when_retention_has_removed_inputs(flow: Flow) -> None:
+    """An output may be that of a removed input, so neither surplus nor completeness is known."""
+    producer = Producer(flow.kafka)
+    for _ in range(2):
+        producer.produce(flow.source, b"v", name_of((0, 0)), 0)
+    assert producer.flush(60) == 0
+    Writer(flow).write([*ALL, (0, 0), (0, 0)], {0: 7, 1: 5})
+    assert look(flow, key=True).verdict is Verdict.SOUND
+    remove(flow, flow.source, 0, 1)
+    reason = "outputs that may come from inputs that retention has removed"
+    assert judged(flow, {}, key=True).unjudged == {reason: 12}
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_input_removed_before_it_was_processed(flow: Flow, *, complete: bool) -> None:
+    Writer(flow).write([*ALL[:2], *ALL[5:]], {0: 2, 1: 5})
+    remove(flow, flow.source, 0, 5)
+    findings = judged(flow, {}, complete=complete)
+    assert findings.verdict is Verdict.UNJUDGED
+    assert list(findings.unjudged.values()) == [3]
 
 
 def test_outputs_of_removed_input_are_judged_among_themselves(flow: Flow) -> None:
@@ -324,6 +350,13 @@ def test_output_removed_by_retention_before_its_markers_are_read(flow: Flow) -> 
     findings = judged(flow, {}, watch=watch)
     reason = "outputs that retention has removed before the ends of their transactions were read"
     assert findings.unjudged == {reason: 3}
+
+
+def test_an_input_whose_headers_can_not_be_read(flow: Flow) -> None:
+    write_not_utf8(flow, flow.source, 0, [("id", b"0-5")])
+    Writer(flow).write(ALL, ENDS)
+    with pytest.raises(VerificationError, match=f"input {flow.source}:0:5 .*not UTF-8"):
+        look(flow, header="id")
 
 
 def test_a_query_that_runs_meanwhile(either: Flow) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import tempfile
 import threading
 import time
@@ -22,7 +23,7 @@ from support import staging
 from support.dead_letters import create_dead_letter_topic
 from support.expecting import compared_with
 from support.flow import Flow
-from support.operating import assert_refused, invoked, without_layout
+from support.operating import COMMAND, assert_refused, invoked, without_layout
 from support.planting import ALL, ENDS, Writer, fill, look, name_of, set_offsets
 from support.queries import run_available
 
@@ -135,7 +136,8 @@ def test_a_filter_is_not_reported_without_a_hint(flow: Flow) -> None:
         (["--header", "own"], " has no header 'own' to match it by"),
         (["--expect-header", "id"], "header 'id' is not a number of outputs: b'0-0'"),
         (["--kafka", "security.protocol=TLS"], "must be one of PLAINTEXT"),
-        (["--kafka", "fetch.min.bytes=x"], "Invalid value"),
+        (["--kafka", "fetch.min.bytes=x"], "'fetch.min.bytes'] must be a whole number"),
+        (["--kafka", "linger.ms=x"], "Invalid value"),
         (["--timeout", "1", "--bootstrap-servers", "127.0.0.1:1"], "within 1 s (--timeout)"),
     ],
 )
@@ -148,6 +150,23 @@ def test_what_can_not_be_judged_has_exit_status_2(
     assert_refused(run(flow, *more), message)
     # Nor does it leave its database behind.
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_reader_that_has_gone_does_not_change_the_status(flow: Flow, more: list[str]) -> None:
+    fill(flow)
+    Writer(flow).write(ALL, ENDS)
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "wb") as nobody:
+        done = subprocess.run(
+            [COMMAND, *arguments(flow, *more)],
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            timeout=240,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.mark.parametrize(

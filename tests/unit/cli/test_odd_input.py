@@ -10,6 +10,7 @@ from rich.console import Console
 from spark_eos._cli import main
 from spark_eos._cli import verify as verify_module
 from spark_eos._cli.findings import verify_tables
+from spark_eos._client.checks import check_positive
 from spark_eos._client.locations import without_credentials
 from spark_eos._client.settings import ClientSettings
 from spark_eos.acls import read_topic
@@ -41,6 +42,16 @@ def test_the_other_clusters_administrator_has_a_file_of_its_own() -> None:
         assert of_source
         assert all("target.properties" not in line for line in of_source)
         assert all(("source.properties" in line) == bool(there) for line in of_source)
+
+
+@pytest.mark.parametrize(
+    "more", [("--source-principal", "User:r"), ("--source-command-config", "f")], ids=lambda m: m[0]
+)
+def test_options_of_a_source_cluster_need_one(more: tuple[str, str]) -> None:
+    given = ["--principal", "User:q", "--group-id", "g", "--source", "in", "--target", "out"]
+    done = CliRunner().invoke(main, ["acls", *SERVERS, *given, *more])
+    assert done.exit_code == 2
+    assert f"{more[0]} needs --source-bootstrap-servers." in done.output
 
 
 def test_commands_for_a_secured_cluster_name_the_file_they_need() -> None:
@@ -76,6 +87,32 @@ def test_offsets_that_kafka_can_not_represent_are_refused(offset: str) -> None:
     assert done.exit_code == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "--group-id", "g", "--timeout", "nan"],
+        ["status", "--group-id", "g", "--watch", "nan"],
+        ["verify", "--input", "in", "--output", "out", "--key", "--timeout", "NaN"],
+        ["verify", "--input", "in", "--output", "out", "--key", "--examples", str(1 << 63)],
+    ],
+    ids=lambda words: f"{words[0]} {words[-2]}",
+)
+def test_numbers_that_can_not_be_used_are_refused(words: list[str]) -> None:
+    done = CliRunner().invoke(main, [*words, *SERVERS])
+    assert (done.exit_code, f"Invalid value for '{words[-2]}'" in done.output) == (2, True)
+
+
+def test_no_time_limit_is_nan() -> None:
+    with pytest.raises(ConfigurationError, match="timeout"):
+        check_positive(timeout=float("nan"))
+
+
+@pytest.mark.parametrize("option", ["--set", "--pyspark"])
+def test_an_empty_name_stands_for_no_other_jars(option: str) -> None:
+    done = CliRunner().invoke(main, ["jars", option, ""])
+    assert (done.exit_code, done.stdout) == (1, "")
+
+
 def test_a_group_that_is_not_utf8_is_refused() -> None:
     done = CliRunner().invoke(main, ["status", *SERVERS, "--group-id", "a\udce9"])
     assert done.exit_code != 0
@@ -88,5 +125,7 @@ def test_no_credentials_of_a_location_are_shown() -> None:
     assert "secret" not in str(refused.value)
     assert "s3a://***@bucket" in str(refused.value)
     assert without_credentials("s3a://key:se/cret@bucket/rows") == "s3a://***@bucket/rows"
+    signed = "'abfs://rows@account/rows?sp=rl&sig=se%2Fcret%3D&sv=2024-11-04' can't be opened"
+    assert without_credentials(signed) == signed.replace("se%2Fcret%3D", "***")
     for text in ("no user@host", "abfs://container@account/rows", "s3://bucket/a@b"):
         assert without_credentials(text) == text
