@@ -21,9 +21,10 @@ venv: $(VENV)/.stamp ## Create .venv with the pinned dependencies and this proje
 # --no-deps pip looks for others: coverage[toml], which pytest-cov wants, is no coverage==7.17.3 to it.
 # SPARK=4.0.5 installs that pyspark instead; all other packages stay the same.
 OTHER_SPARK := $(if $(SPARK),constraints-spark-$(SPARK).txt)
-$(VENV)/.dependencies: constraints.txt $(OTHER_SPARK)
+$(VENV)/.dependencies$(SPARK): constraints.txt $(OTHER_SPARK)
 	@echo "Installing the pinned dependencies into $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
+	@rm -f $(VENV)/.dependencies*
 	@awk '/^[a-z]/ { keep = /^setuptools==/ } keep' constraints.txt > $(VENV)/setuptools.txt
 	@awk '/^[a-z]/ { keep = !/^pyspark==/ || !"$(SPARK)" } keep' constraints.txt > $(VENV)/constraints.txt
 	@cat $(OTHER_SPARK) /dev/null >> $(VENV)/constraints.txt
@@ -32,7 +33,7 @@ $(VENV)/.dependencies: constraints.txt $(OTHER_SPARK)
 		--no-build-isolation --use-pep517
 	@touch $@
 
-$(VENV)/.stamp: $(VENV)/.dependencies pyproject.toml
+$(VENV)/.stamp: $(VENV)/.dependencies$(SPARK) pyproject.toml
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 

@@ -30,6 +30,7 @@ def finished(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        errors="replace",
         start_new_session=True,
         **more,
     ) as program:

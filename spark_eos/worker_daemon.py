@@ -13,6 +13,7 @@ Examples:
 
 import os
 import sys
+from functools import partial
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -29,6 +30,14 @@ def _prefer_installed_pyspark() -> None:
         sys.path[:] = others
 
 
+def _draw_own_numbers(daemon: int) -> None:
+    """Give a new worker random numbers that differ from those of all other workers."""
+    # NumPy seeds its generator when it is imported; before 2.0, with numpy itself.
+    numbers = sys.modules.get("numpy.random")
+    if numbers is not None and os.getppid() == daemon:  # not in a fork of a worker
+        numbers.seed()
+
+
 def _main() -> None:
     _prefer_installed_pyspark()
     from pyspark.daemon import manager  # noqa: PLC0415 - from the path chosen above
@@ -36,6 +45,7 @@ def _main() -> None:
     import spark_eos._exactly_once.task  # noqa: PLC0415
     import spark_eos._spark.dead_letter_functions  # noqa: F401, PLC0415
 
+    os.register_at_fork(after_in_child=partial(_draw_own_numbers, os.getpid()))
     manager()
 
 

@@ -76,6 +76,8 @@ def locked(path: Path) -> Iterator[None]:
                 f"{_LOCK_SECONDS:g} s: find it with fuser -v {path} and end it, or set "
                 f"{CACHE_VARIABLE} to another directory"
             ) from None
+    except OSError as error:
+        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
     try:
         yield
     finally:

@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from spark_eos._jars.class_archive import JVM_FLAGS
 from spark_eos._jars.java import find_java
 from spark_eos._jars.lockfile import LockedJar
 from spark_eos.errors import PrintableError
@@ -70,8 +69,8 @@ def download(jars: Sequence[LockedJar], destination: Path, *, work: Path, title:
     (work / "settings.xml").write_text(_SETTINGS.format(**limits), encoding="utf-8")
     command = [
         str(java.executable),
-        "-Xmx256m",
-        *JVM_FLAGS,
+        # Together with JAVA_TOOL_OPTIONS, which may choose a garbage collector or a minimum heap.
+        *("-Xms8m", "-Xmx256m", "-XX:TieredStopAtLevel=1"),
         # By default, Ivy would use the user's ~/.ivy2 and ~/.m2.
         f"-Duser.home={work}",
         *("-jar", str(ivy)),
@@ -117,8 +116,12 @@ def _show(output: Iterable[str], *, title: str, total: int) -> list[str]:
 
 
 def _reasons(lines: Sequence[str]) -> str:
-    wanted = [line.strip() for line in lines if _PROBLEM.search(line)] or list(lines)
-    return "\n".join(f"  {line}" for line in dict.fromkeys(wanted[-_MAX_PROBLEM_LINES:]))
+    # Java quotes JAVA_TOOL_OPTIONS, which may contain a proxy's password.
+    said = [line.strip() for line in lines if "Picked up " not in line]
+    # A Java that does not start says little, in any words.
+    if len(said) > _MAX_PROBLEM_LINES:
+        said = [line for line in said if _PROBLEM.search(line)] or said
+    return "\n".join(f"  {line}" for line in dict.fromkeys(said[-_MAX_PROBLEM_LINES:]))
 
 
 def _module(jars: Iterable[LockedJar]) -> str:

@@ -10,8 +10,8 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from spark_eos._jars import ivy
+from spark_eos._jars.cache import CACHE_VARIABLE, cache_directory, cached, check_trusted, locked
 from spark_eos._jars.cache import JarError as JarError  # noqa: PLC0414 - raised by functions here
-from spark_eos._jars.cache import cache_directory, cached, check_trusted, locked
 from spark_eos._jars.lockfile import Lock, LockedJar, lock_names, read_lock
 
 _STAMP = "verified.json"
@@ -31,6 +31,13 @@ def jar_set(name: str) -> list[Path]:
 
 def locked_jars(lock: Lock) -> list[Path]:
     """Return the verified jar files of a lock, as `jar_set` does."""
+    try:
+        return _verified(lock)
+    except OSError as error:
+        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
+
+
+def _verified(lock: Lock) -> list[Path]:
     directory = cache_directory() / "jars" / lock.name
     kept = [directory / jar.kept_name for jar in lock.jars]
     if not _all_stamped(lock, directory):
@@ -44,7 +51,8 @@ def locked_jars(lock: Lock) -> list[Path]:
 
 def spark_kafka_jars(pyspark_version: str | None = None) -> list[Path]:
     """Return the jar files of Spark's Kafka source, for the ``spark.jars`` setting."""
-    return jar_set(_spark_kafka_set(pyspark_version or installed_pyspark()))
+    version = installed_pyspark() if pyspark_version is None else pyspark_version
+    return jar_set(_spark_kafka_set(version))
 
 
 def _spark_kafka_set(pyspark_version: str) -> str:
@@ -87,7 +95,9 @@ def _complete(lock: Lock, directory: Path) -> None:
     if missing:
         work.mkdir(mode=0o700, exist_ok=True)
         fetched = work / "fetched"
-        fetched.mkdir(exist_ok=True)
+        # Ivy would leave a copy that an interrupted call has begun as it is.
+        shutil.rmtree(fetched, ignore_errors=True)
+        fetched.mkdir()
         ivy.download(missing, fetched, work=work, title=lock.name)
         try:
             for jar in missing:
@@ -188,13 +198,14 @@ def _mark(jar: LockedJar, directory: Path) -> list[object]:
 
 
 def _content_mark(directory: Path) -> str:
-    """Return a hash of the names, sizes and times of an unpacked archive's files."""
+    """Return a hash of the names and sizes of an unpacked archive's files."""
+    # Not of their times, which a copy of the cache may lack.
     directory.stat()  # raises if the directory is missing
     marks = []
     for path in sorted(directory.rglob("*")):
         status = path.stat()
         if not path.is_dir():
-            marks.append(f"{path.relative_to(directory)} {status.st_size} {status.st_mtime_ns}")
+            marks.append(f"{path.relative_to(directory)} {status.st_size}")
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()
 
 

@@ -35,7 +35,7 @@ def find_java() -> Java:
         executable = Path(home) / "bin" / "java"
         if not executable.is_file():
             raise JavaError(
-                f"JAVA_HOME is {home}, which has no bin/java. Set JAVA_HOME to a Java "
+                f"JAVA_HOME is {home}, which has no bin/java. Set it to the directory of Java "
                 f"{MINIMUM_MAJOR} or newer, or unset it to use the java on PATH."
             )
         return _probe(executable)
@@ -53,7 +53,9 @@ def _probe(executable: Path) -> Java:
         result = finished([str(executable), "-version"], 60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaError(f"{executable} -version can't be run: {error}") from error
-    banner = (result.stderr + result.stdout).strip()
+    # Java begins by quoting variables with options, such as JAVA_TOOL_OPTIONS and its passwords.
+    lines = (result.stderr + result.stdout).splitlines()
+    banner = "\n".join(line for line in lines if "Picked up " not in line).strip()
     version = re.search(r'version "(?:1\.)?(\d+)', banner)
     if result.returncode != 0 or version is None:
         raise JavaError(f"{executable} -version did not print a version, but: {banner}")

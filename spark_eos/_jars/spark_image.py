@@ -1,11 +1,13 @@
 """The class data archive that makes a Spark driver start faster: created once, then cached."""
 
+import os
 from collections.abc import Iterable
 from importlib import resources
 from pathlib import Path
 
 from spark_eos._jars.cache import cache_directory, cached
 from spark_eos._jars.class_archive import JVM_FLAGS, ClassArchive, Exercise, digest, fingerprint
+from spark_eos._jars.jar_sets import installed_pyspark
 from spark_eos._jars.java import JavaError, find_java
 from spark_eos.errors import PrintableError, text_of
 
@@ -51,7 +53,13 @@ def quoted(options: Iterable[str]) -> str:
 
 
 def _archive(*, create: bool) -> ClassArchive:
-    jars = sorted(Path(str(resources.files("pyspark"))).glob("jars/*.jar"))
-    name = digest(fingerprint(find_java(), jars), _TRAINING)
+    name = digest(fingerprint(find_java(), _spark_jars()), _TRAINING)
     directory = cached("spark", name) if create else cache_directory() / "spark" / name
     return ClassArchive(directory, "Spark sessions")
+
+
+def _spark_jars() -> list[Path]:
+    """Return the jars of the Spark that PySpark starts: SPARK_HOME's, or else its own."""
+    installed_pyspark()  # raises if there is none
+    home = os.environ.get("SPARK_HOME") or str(resources.files("pyspark"))
+    return sorted(Path(home).glob("jars/*.jar"))

@@ -12,11 +12,13 @@ from pathlib import Path
 from spark_eos._jars.cache import locked
 from spark_eos._jars.class_archive import digest
 from spark_eos._jars.jar_sets import jar_set
+from spark_eos._python_module import finished
 from spark_eos.errors import PrintableError
 from spark_eos.testing.broker_properties import broker_properties, free_ports, write_properties
 from spark_eos.testing.embedded_server import ServerImage, server_image
 
 CLUSTER_ID = "c3BhcmstZW9zLXRlc3RpbA"
+_FORMAT_SECONDS = 120
 
 
 class BrokerStartError(PrintableError, RuntimeError):
@@ -85,19 +87,19 @@ def _format(
         file = Path(temporary, "server.properties")
         write_properties(file, broker_properties(1, [free_ports()], data, properties))
         options = [f"--feature={name}={level}" for name, level in sorted(features.items())]
-        result = subprocess.run(
-            command(
-                image,
-                "kafka.tools.StorageTool",
-                *("format", "--cluster-id", CLUSTER_ID, "--config", str(file)),
-                *options,
-                heap="128m",
-            ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
+        formatting = command(
+            image,
+            "kafka.tools.StorageTool",
+            *("format", "--cluster-id", CLUSTER_ID, "--config", str(file)),
+            *options,
+            heap="128m",
         )
+        try:
+            result = finished(formatting, _FORMAT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise BrokerStartError(
+                f"Kafka's storage tool has not ended within {_FORMAT_SECONDS} s"
+            ) from None
         if result.returncode != 0:
             raise BrokerStartError(
                 f"Kafka's storage tool cannot format a data directory with features "

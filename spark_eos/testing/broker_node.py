@@ -38,9 +38,9 @@ class NodeSettings:
 class KafkaNode(EmbeddedServer):
     """A node of an `EmbeddedKafka`, which creates its nodes; each is a broker and a controller.
 
-    `kill`, `stop` and `pause` take the node away; `start` and `resume` bring it back with its data
-    and addresses. Meanwhile, the other nodes lead its partitions if more than half are running; if
-    not, start the missing nodes together, with `EmbeddedKafka.start`.
+    `kill`, `stop` and `pause` take the node offline; `start` and `resume` bring it back with its
+    data and addresses. Meanwhile, the other nodes lead its partitions if more than half are
+    running; if not, start the missing nodes together, with `EmbeddedKafka.start`.
 
     Attributes:
         id: The ``node.id``: 1 for the first node.

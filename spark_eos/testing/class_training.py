@@ -6,6 +6,7 @@ from typing import Final
 
 from spark_eos._jars.class_archive import JVM_FLAGS
 from spark_eos._python_module import finished, python_module
+from spark_eos.testing.broker import EmbeddedKafka
 
 _PATIENCE: Final = 300
 _PROGRAM: Final = f"{__package__}.spark_training"
@@ -18,8 +19,11 @@ def train(options: list[str]) -> None:
         options: JVM options; the first one names the archive.
 
     Raises:
-        RuntimeError: The program fails or takes over 5 minutes, or the JVM writes no archive.
+        RuntimeError: The broker can't be downloaded, the program fails or takes over 5 minutes, or
+            the JVM writes no archive.
     """
+    # Not in the program: downloads take any time, and show their progress and errors here.
+    EmbeddedKafka().prepare()
     try:
         ended = finished(python_module(_PROGRAM, *JVM_FLAGS, *options), _PATIENCE)
     except subprocess.TimeoutExpired as error:
@@ -29,5 +33,6 @@ def train(options: list[str]) -> None:
     if not Path(options[0].partition("=")[2]).exists():
         raise RuntimeError(
             "the JVM has written none, which happens if a directory on its class path is not "
-            "empty: unset SPARK_CONF_DIR, HADOOP_CONF_DIR and YARN_CONF_DIR"
+            "empty: unset HADOOP_CONF_DIR and YARN_CONF_DIR, and set SPARK_CONF_DIR, which is "
+            "SPARK_HOME/conf by default, to an empty directory"
         )

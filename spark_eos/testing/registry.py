@@ -58,9 +58,9 @@ class EmbeddedSchemaRegistry(EmbeddedServer):
     are deleted when the Python process ends, even if it is killed with SIGKILL. The class is not
     thread-safe.
 
-    `stop`, `kill` and `pause` take the registry away; `start` and `resume` bring it back with the
-    same address and schemas. `log` includes its requests. Look-up by GUID, authentication and TLS
-    are missing.
+    `stop`, `kill` and `pause` take the registry offline; `start` and `resume` bring it back with
+    the same address and schemas. `log` includes its requests. Look-up by GUID, authentication and
+    TLS are missing.
 
     The first start on a machine downloads the registry (142 MB) and prepares it for quick starts,
     which takes a minute; later starts take a few seconds.

@@ -72,6 +72,13 @@ def test_what_is_unpacked_is_used(own_cache: Path) -> None:
     assert modes == {"0o0"}
 
 
+@pytest.mark.usefixtures("no_java")
+def test_a_copy_with_other_times_is_used(own_cache: Path) -> None:
+    for path in own_cache.rglob("*"):
+        os.utime(path, (1, 1))
+    assert _kept() == own_cache / KEPT
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "how",

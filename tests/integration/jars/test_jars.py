@@ -68,6 +68,28 @@ def test_a_missing_jar_is_downloaded(own_cache: Path, capfd: pytest.CaptureFixtu
     ]
 
 
+def test_a_missing_jar_is_downloaded_by_a_java_with_options(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As images of containers set them: with a garbage collector and a heap of their own."""
+    pool = next(own_cache.glob("commons-pool2-*.jar"))
+    pool.unlink()
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseParallelGC -Xms300m")
+    assert pool in jar_sets.jar_set(SET)
+
+
+def test_a_copy_that_was_interrupted_is_made_again(own_cache: Path) -> None:
+    pool = next(own_cache.glob("commons-pool2-*.jar"))
+    pool.unlink()
+    begun = own_cache / ".ivy" / "fetched" / pool.name
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(b"PK")
+    # Ivy would keep it, as newer than what it has downloaded.
+    os.utime(begun, (2**32, 2**32))
+    assert pool in jar_sets.jar_set(SET)
+    assert pool.stat().st_size > 100_000
+
+
 @pytest.mark.usefixtures("no_java")
 def test_a_missing_jar_without_java_says_so(own_cache: Path) -> None:
     next(own_cache.glob("commons-pool2-*.jar")).unlink()

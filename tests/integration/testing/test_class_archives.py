@@ -111,6 +111,16 @@ def test_an_archive_that_can_not_be_made_is_tried_again(
     assert result.stdout.startswith(f'"-XX:SharedArchiveFile={archive}" "')
 
 
+def test_a_broker_that_can_not_be_had_is_said_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setenv("SPARK_EOS_KAFKA", "1.0.0")
+    result = CliRunner().invoke(main, ["class-archive"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines()[-1].startswith("Error: No jar set 'kafka-1.0.0'")
+
+
 def test_an_archive_in_what_is_no_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

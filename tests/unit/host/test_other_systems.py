@@ -56,7 +56,7 @@ def test_a_session_is_found_and_killed_by_ps(
             time.sleep(0.01)
         child = int(log.read_text())
         assert child in {*process.session_members(os.getsid(child))}
-    # Of an adopted child the end can't be waited for.
+    # An orphaned child is not this process's own, so poll for its end.
     while not _ended(child):
         time.sleep(0.01)
 

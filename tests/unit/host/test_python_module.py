@@ -61,3 +61,9 @@ def test_a_program_that_is_too_slow_ends_with_its_children(tmp_path: Path) -> No
         finished([sys.executable, "-c", program], 3)
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(child.read_text())).wait(10)
+
+
+def test_output_in_another_encoding_is_no_fault() -> None:
+    program = r"import os; os.write(1, b'a\xffb'); os.write(2, b'\xfc')"
+    ended = finished([sys.executable, "-c", program], 60)
+    assert (ended.returncode, ended.stdout[0], ended.stdout[-1]) == (0, "a", "b")
