@@ -51,7 +51,8 @@ def check_prefix(name: str, text: Any) -> None:
 
 def check_positive(**options: object) -> None:
     for name, value in options.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        # No comparison is true of NaN.
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise ConfigurationError(f"{name} must be a number above 0, not {value!r}")
 
 

@@ -40,7 +40,6 @@ from kafka.protocol.consumer import (
 from kafka.protocol.metadata import ApiVersionsRequest, FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import InitProducerIdRequest
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslAuthenticateResponse
-from kafka.util import ensure_valid_topic_name
 
 from spark_eos._client.kafka_python_transports import open_transport
 
@@ -71,7 +70,6 @@ __all__ = [
     "bootstrap_hosts",
     "causes",
     "closed_by_peer",
-    "ensure_valid_topic_name",
 ]
 
 # Seconds to wait for a broker before trying another, if any broker can answer the request.

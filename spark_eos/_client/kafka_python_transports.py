@@ -4,6 +4,7 @@ import contextlib
 import errno
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -82,10 +83,7 @@ async def _connect(
     net: Any, host: str, port: int, options: Iterable[Any], timeout_at: float | None
 ) -> socket.socket:
     failure: object = None
-    try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        raise kafka_errors.KafkaConnectionError(str(error)) from None
+    addresses = await _addresses(net, host, port, timeout_at)
     for number, (*of_socket, _, address) in enumerate(addresses):
         until = timeout_at
         if until is not None:
@@ -101,6 +99,31 @@ async def _connect(
             return attempt
         failure = attempt
     raise kafka_errors.KafkaConnectionError(str(failure))
+
+
+async def _addresses(net: Any, host: str, port: int, timeout_at: float | None) -> list[Any]:
+    """Look a host up in a thread: the system may take a minute, and would stop the loop."""
+    found: list[Any] = []
+    waiting, looking = socket.socketpair()
+
+    def look_up() -> None:
+        with looking:  # its end wakes the loop
+            try:
+                found.append(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+            except Exception as error:  # noqa: BLE001 - raised in the loop
+                found.append(error)
+
+    with waiting:
+        threading.Thread(target=look_up, name="spark-eos-lookup", daemon=True).start()
+        try:
+            await net.wait_read(waiting, timeout_at=timeout_at)
+        except kafka_errors.KafkaTimeoutError:
+            reason = "the name server has not answered in time"
+            raise kafka_errors.KafkaConnectionError(reason) from None
+    answer = found[0]
+    if isinstance(answer, Exception):
+        raise kafka_errors.KafkaConnectionError(str(answer)) from None
+    return list(answer)
 
 
 async def _attempt(

@@ -149,7 +149,7 @@ class Handle:
     def _new(self, settings: Mapping[str, Any]) -> int:
         api, why = self._library, c.create_string_buffer(_TEXT)
         conf = api.conf_new()
-        # Log lines always become events, whatever the user sets: some report lost connections.
+        # Log lines always become events, whatever the user sets: they may report lost connections.
         named = {"client.software.name": "spark-eos", **settings, "log.queue": True}
         for name, value in named.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)

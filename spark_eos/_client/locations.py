@@ -6,7 +6,10 @@ from typing import Final
 # pyarrow has one scheme for what Hadoop calls s3, s3n and s3a.
 _HADOOP_S3: Final = re.compile(r"^s3[an]:")
 # A secret may contain a slash that should be encoded. `abfs://container@account` has no secret.
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^\s@]*:[^\s@]*(?=@)|(?<=[?&]client_secret=)[^&\s']+")
+# `sig` is the signature of an Azure SAS token, which grants access to whoever has it.
+_CREDENTIALS: Final = re.compile(
+    r"(?<=://)[^\s@]*:[^\s@]*(?=@)|(?:(?<=[?&]client_secret=)|(?<=[?&]sig=))[^&\s']+"
+)
 
 
 def for_arrow(location: str) -> str:

@@ -154,5 +154,5 @@ Sasl: TypeAlias = Password | TokenCallback
 
 
 def shaded(name: str) -> str:
-    """Return the name of a class in Kafka's Java client, whose packages Databricks renames."""
+    """Return what a class of Kafka's Java client is called here: Databricks renames packages."""
     return f"kafkashaded.{name}" if "DATABRICKS_RUNTIME_VERSION" in os.environ else name

@@ -3,14 +3,18 @@
 # All client settings pass through this module; `spark_eos._client.security` handles the security
 # settings.
 
+import functools
 import os
+import re
 import socket
+import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaException, Producer
 
 from spark_eos._client.kafka_python import bootstrap_hosts
+from spark_eos._client.oauth import called
 from spark_eos._client.security import is_security_setting, security
 from spark_eos.acls import Principal
 from spark_eos.errors import ConfigurationError
@@ -84,8 +88,11 @@ _JAVAS: Final = {
     "socket.connection.setup.timeout.max.ms": "'socket.connection.setup.timeout.ms'",
 }
 _SPARKS_PREFIX: Final = "kafka."
-_CONSUMER_ONLY: Final = ("isolation.level",)
-# Settings that Spark's source accepts: librdkafka's name, then Java's. The values are the same.
+# Only for Spark's source. A consumer of librdkafka refuses a `fetch.max.bytes` that is below
+# `message.max.bytes`; without it, it chooses a value that fits.
+_CONSUMER_ONLY: Final = ("fetch.max.bytes", "isolation.level")
+# Settings that Spark's source accepts: librdkafka's name, then Java's. The values are the same,
+# except for those in `_OFF_IS_0`.
 _OF_CONSUMERS: Final = {
     **{
         name: name
@@ -113,8 +120,32 @@ _OF_CONSUMERS: Final = {
     "socket.receive.buffer.bytes": "receive.buffer.bytes",
     "socket.send.buffer.bytes": "send.buffer.bytes",
 }
+# "Never" and "the system's default" are 0 in librdkafka, and -1 in Java.
+_OFF_IS_0: Final = (
+    "connections.max.idle.ms",
+    "socket.receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+)
 JAVAS_CONSUMER: Final = {javas: ours for ours, javas in _OF_CONSUMERS.items() if ours != javas}
 """Settings of Java's consumers that librdkafka names differently, with librdkafka's names."""
+_TEXTS: Final = {
+    "check.crcs",
+    "client.dns.lookup",
+    "client.id",
+    "client.rack",
+    "metadata.recovery.strategy",
+}
+# Numbers that not only librdkafka reads, which takes "10k" as 10, and "010" as 8.
+_NUMBERS: Final = frozenset(
+    {
+        "batch.size",
+        "message.max.bytes",
+        "queue.buffering.max.kbytes",
+        "socket.timeout.ms",
+        *(_OF_CONSUMERS.keys() - _TEXTS),
+    }
+)
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)")
 
 # After each poll, Spark asks for the partition's first and last offsets. At the end of the topic,
 # these requests wait behind the next fetch on the same connection. With Kafka's defaults, this
@@ -153,13 +184,17 @@ class ClientSettings:
             if str(value).lower() in _USED.get(name, ()):
                 del named[name]
                 continue
-            if name in _OWNED:
-                raise ConfigurationError(f"kafka[{name!r}] can't be set: {_OWNED[name]}")
+            # To librdkafka, `topic.acks` is another name of `acks`.
+            if (reason := _OWNED.get(name.removeprefix("topic."))) is not None:
+                raise ConfigurationError(f"kafka[{name!r}] can't be set: {reason}")
             if name in _JAVAS:
                 raise ConfigurationError(
                     f"kafka[{name!r}] is a setting of Java's clients; librdkafka calls it "
                     f"{_JAVAS[name]}"
                 )
+            if name in _NUMBERS:
+                named[name] = _number(name, value)
+                continue
             wanted = name == "oauth_cb" and callable(value)
             if not wanted and (name == "oauth_cb" or not isinstance(value, str | int | float)):
                 kind = "a function" if name == "oauth_cb" else "a string, a number or a boolean"
@@ -172,6 +207,8 @@ class ClientSettings:
             name: value for name, value in named.items() if not is_security_setting(name)
         }
         self.security.for_kafka_python()  # makes OpenSSL check the certificates and keys
+        # Each task unpickles a copy, in which a token function is usually another object.
+        self._original = uuid.uuid4()
 
     @classmethod
     def of_source(cls, settings: Mapping[str, Any] | None) -> "ClientSettings | None":
@@ -185,10 +222,9 @@ class ClientSettings:
         return f"ClientSettings({self._settings}, security={str(self.security)!r})"
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, ClientSettings)
-            and self._settings == other._settings
-            and self.security == other.security
+        return isinstance(other, ClientSettings) and (
+            self._original == other._original
+            or (self._settings == other._settings and self.security == other.security)
         )
 
     def __hash__(self) -> int:
@@ -224,12 +260,16 @@ class ClientSettings:
         return self
 
     def for_consumer(self) -> dict[str, Any]:
+        own = self.security.for_librdkafka()
+        if "oauth_cb" in own:
+            # A client of confluent-kafka that closes waits for the function, which may hang.
+            own["oauth_cb"] = functools.partial(called, own["oauth_cb"])
         return {
             # librdkafka would warn about each producer setting; errors are raised as exceptions.
             "log_level": 0,
             "client.id": default_client_id(),
             **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
-            **self.security.for_librdkafka(),
+            **own,
         }
 
     def for_kafka_python(self) -> dict[str, Any]:
@@ -264,8 +304,19 @@ class ClientSettings:
             options["kafka.default.api.timeout.ms"] = str(2 * wait)
         for name, javas in _OF_CONSUMERS.items():
             if name in self._settings:
-                options[_SPARKS_PREFIX + javas] = str(self._settings[name])
+                text = str(self._settings[name])
+                is_off = name in _OFF_IS_0 and text == "0"
+                options[_SPARKS_PREFIX + javas] = "-1" if is_off else text
         return options
+
+
+def _number(name: str, value: object) -> int:
+    """Return a number that all clients read alike."""
+    whole = isinstance(value, float) and value.is_integer()
+    text = str(int(value) if whole else value).strip()  # type: ignore[call-overload]
+    if _NUMBER.fullmatch(text) is None:
+        raise ConfigurationError(f"kafka[{name!r}] must be a whole number, not {text!r}")
+    return int(text)
 
 
 def _servers(given: str) -> str:

@@ -162,6 +162,11 @@ def pem(settings: Mapping[str, Any], stem: str) -> str | None:
     name = f"{stem}.pem"
     if location is not None:
         name = f"{stem}.location"
+        if "-----BEGIN " in str(location):
+            # The message doesn't quote the text, which may be a private key.
+            raise ConfigurationError(
+                f"kafka[{name!r}] is a PEM text, not the name of a file: set {stem}.pem instead"
+            )
         try:
             text = Path(str(location)).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:

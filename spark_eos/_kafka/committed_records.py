@@ -74,7 +74,8 @@ class CommittedRecords:
             partition: consumer.get_watermark_offsets(
                 TopicPartition(self.name, partition), self.timeout, cached=False
             )
-            for partition in (self._partitions(consumer) if only is None else [only])
+            for partition in self._partitions(consumer)
+            if only in (None, partition)
         }
 
     def messages(self, consumer: Any, only: int | None = None, offset: int = 0) -> Iterator[Any]:
@@ -89,15 +90,15 @@ class CommittedRecords:
         consumer.assign(assigned)
         while open_:
             message = self._next(consumer)
-            partition = message.partition()
-            if message.error() is not None:
-                open_.pop(partition, None)
-                continue
-            if message.offset() + 1 >= open_.get(partition, 0):
-                known = open_.pop(partition, None)
-                if known is None or message.offset() >= known:
-                    continue
-            yield message
+            partition, is_record = message.partition(), message.error() is None
+            end = open_.get(partition, 0)
+            # The event of a partition's end has the end's offset, which is lower if the broker that
+            # answers is behind.
+            if message.offset() + is_record >= end and open_.pop(partition, None) is not None:
+                # Later records must not prolong the wait for other partitions.
+                consumer.pause([TopicPartition(self.name, partition)])
+            if is_record and message.offset() < end:
+                yield message
 
     def _next(self, consumer: Any) -> Any:
         """Return the next message, or the event that a partition's end is reached."""

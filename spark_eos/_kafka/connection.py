@@ -34,8 +34,8 @@ _MIN_TIMEOUT: Final = 1.0
 # Time limit for connecting to a broker if any other broker can answer instead.
 _CONNECT_MS: Final = 3_000
 
-# Seconds to wait for a cluster's first answer before logging that it is late: a late answer usually
-# never comes.
+# Seconds to wait for a cluster's first answer before logging that it is late: an answer this late
+# usually never comes.
 _SILENT: Final = 2.0
 
 _RETRY_HERE: Final = {Code.COORDINATOR_LOAD_IN_PROGRESS}
@@ -98,9 +98,9 @@ class Connections:
         manager = ConnectionManager(loop.selector, self._settings, configuration)
         try:
             self._reach(manager, deadline)
-        except Exception as error:
+        except BaseException as error:
             loop.close(manager)
-            if isinstance(error, SparkEosError):
+            if isinstance(error, SparkEosError) or not isinstance(error, Exception):
                 raise
             if not isinstance(error, (*_NOT_SENT, *_LOST)):
                 raise SparkEosError(

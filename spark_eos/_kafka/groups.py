@@ -141,7 +141,7 @@ def own_group(connections: Connections, group_id: str, deadline: Deadline) -> De
         if member.epoch is None or not (member.instance_id or "").startswith(INSTANCE_PREFIX):
             raise ForeignMemberError(
                 f"group {group_id!r} has a live member that does not belong to spark-eos: "
-                f"{member}. Only spark-eos may consume with this group, or records are lost: stop "
+                f"{member}. If another client consumes with this group, records are lost: stop "
                 "that consumer, or give the query a group_id of its own"
             )
     return group

@@ -96,7 +96,7 @@ def heartbeat(
 
 def check_membership(connections: Connections, group_id: str, deadline: Deadline) -> None:
     """Check that this client may join the group, without changing anything."""
-    # Let a nonexistent member leave: the broker checks authorization first.
+    # Make a nonexistent member leave: the broker checks authorization first.
     nobody = str(uuid.uuid4())
     member = MemberIdentity(nobody, LEAVE_GROUP_MEMBER_EPOCH, nobody)
     answer = heartbeat(connections, group_id, member, deadline)

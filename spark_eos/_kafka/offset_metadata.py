@@ -1,7 +1,7 @@
 """The metadata stored with the group's committed offsets; no I/O."""
 
-# Kafka stores a client-defined text with each committed offset. A KIP-848 group expires each offset
-# by its own age, so a partition whose offset has expired looks like a new partition. Therefore
+# Kafka stores a client-defined text with each committed offset. In a KIP-848 group, each offset
+# expires separately, so a partition whose offset has expired looks like a new partition. Therefore
 # every offset's text lists the partitions of its topic that the group has known, ids of the group's
 # topics, and records that may not have been written. In a query that stages its batches, the text
 # in progress partition 0 describes the last staged batch. In a mirrored query, each text names the
@@ -35,7 +35,7 @@ from spark_eos._kafka.stored_text import (
 )
 from spark_eos._kafka.topic_partition import TopicPartition
 
-# Number of leading digits of a random topic id that are enough to distinguish a group's topics.
+# This many leading digits of a random topic id are enough to distinguish a group's topics.
 _ID_DIGITS: Final = 8
 # Each topic's id is in the texts of this many topics, or of all topics if there are fewer. A group
 # forgets the id only if it loses the offsets of all these topics. A higher number would make texts

@@ -113,7 +113,7 @@ def _codes(response: Any) -> list[int]:
 def in_requests(
     offsets: Mapping[TopicPartition, int], metadata: Mapping[TopicPartition, str]
 ) -> Iterator[dict[TopicPartition, int]]:
-    """Divide offsets among requests that the broker can each write as one record batch."""
+    """Divide offsets among requests, each of which the broker can write as one record batch."""
     part: dict[TopicPartition, int] = {}
     size = 0
     for partition, offset in offsets.items():

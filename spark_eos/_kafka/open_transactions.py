@@ -134,7 +134,7 @@ def lingering_transactions(
 def described(
     connections: Connections, transactional_id: str, deadline: Deadline
 ) -> OpenTransaction | None:
-    """Describe a transactional id's open transaction; None if it has ended meanwhile."""
+    """Describe a transactional id's open transaction; None if it has since ended."""
     try:
         state = describe_transaction(connections, transactional_id, deadline)
     except KafkaResponseError as error:

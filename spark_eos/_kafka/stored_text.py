@@ -172,7 +172,7 @@ class StagedBatch(NamedTuple):
     # None for a batch without rows.
     directory: str | None
     rows: int
-    # The most files that the batch may have, for the progress partitions from 1 on.
+    # The batch has at most this many files, one for each progress partition from 1 on.
     files: int
     # 16 hexadecimal digits that identify the range of source offsets.
     fingerprint: str

@@ -8,7 +8,7 @@ from typing import Final
 
 from cachetools import TTLCache
 
-from spark_eos._client.kafka_python import ensure_valid_topic_name
+from spark_eos._client.header_values import topic_name
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import NO_ID, TopicInfo
 from spark_eos._kafka.connection import Connections
@@ -163,8 +163,4 @@ def why_impossible(name: str, operation: Operation) -> str | None:
     """Return why a topic of this name can't exist or be written; None if it can."""
     if operation is Operation.WRITE and name in _INTERNAL:
         return "it is an internal topic of Kafka"
-    try:
-        ensure_valid_topic_name(name)
-    except ValueError:
-        return "no topic can have such a name"
-    return None
+    return "no topic can have such a name" if topic_name(name) is None else None

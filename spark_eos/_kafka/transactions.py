@@ -23,7 +23,7 @@ BY_ID: Final = 6
 # Kafka calls 134 GROUP_DELETION_FAILED, which is never an answer to this request. The proposal in
 # KAFKA-20191 uses the number for partitions that are not assigned to the member.
 _UNASSIGNED_PARTITION: Final = 134
-# The most partitions that an error names; a request may have thousands.
+# An error names at most this many partitions; a request may have thousands.
 _LISTED: Final = 20
 _UNKNOWN_TOPIC = {Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION}
 

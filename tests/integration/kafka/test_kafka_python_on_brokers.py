@@ -117,7 +117,7 @@ def test_waiting_for_a_connection_is_limited(broker: EmbeddedKafka, connected: _
     broker.pause()
     try:
         begin = time.monotonic()
-        # Connected it is, by the kernel, but no version is answered.
+        # The kernel accepts the connection, but the request for versions gets no answer.
         with pytest.raises(kafka_errors.KafkaTimeoutError):
             loop.run(manager.answer, MetadataRequest(topics=[]), node, 400, 400)
         with pytest.raises(kafka_errors.KafkaTimeoutError):

@@ -157,6 +157,7 @@ def jaas(line: str) -> dict[str, Any]:
                 *(f"{before}{sign}marker-secret" for before in ("1", "mark") for sign in "/?#"),
             )
         ),
+        {**SCRAM, "ssl.key.location": "-----BEGIN PRIVATE KEY-----\nmarker-secret\n-----END..."},
     ],
 )
 def test_settings_that_are_refused(settings: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
 from spark_eos._client import settings
 from spark_eos._client.settings import ClientSettings
@@ -80,6 +80,8 @@ def test_options_of_the_source_are_taken_in_any_case() -> None:
         ("group.protocol", "classic", "spark-eos itself is the group's member"),
         ("acks", "1", "acks=all"),
         ("enable.idempotence", False, "always idempotent"),
+        # To librdkafka, the same as the name without its prefix.
+        ("topic.message.timeout.ms", 1_000, "records expire with their transaction"),
     ],
 )
 def test_a_setting_without_effect_is_refused(name: str, value: object, words: str) -> None:
@@ -120,6 +122,32 @@ def test_settings_of_consumers_reach_sparks_source(ours: str, javas: str) -> Non
     if javas not in (ours, "fetch.max.wait.ms"):
         with pytest.raises(ConfigurationError, match=r"as '[a-z.]+' in kafka="):
             check_source_options("earliest", {f"kafka.{javas}": "1"}, ClientSettings(SERVERS))
+
+
+@pytest.mark.parametrize("ours", settings._OFF_IS_0)
+def test_librdkafkas_0_is_javas_minus_1(ours: str) -> None:
+    client = ClientSettings({**SERVERS, ours: 0}).checked_by_librdkafka()
+    assert client.for_spark_source()[f"kafka.{settings._OF_CONSUMERS[ours]}"] == "-1"
+
+
+def test_a_small_fetch_of_sparks_source_is_not_librdkafkas() -> None:
+    """A consumer of librdkafka refuses one that is below its `message.max.bytes`."""
+    client = ClientSettings({**SERVERS, "fetch.max.bytes": 500_000}).checked_by_librdkafka()
+    assert client.for_spark_source()["kafka.fetch.max.bytes"] == "500000"
+    Consumer({**client.for_consumer(), "group.id": "a"}).close()
+
+
+@pytest.mark.parametrize("value", ["30s", "0x200000", "65_536", "010000", 0.5, True, "", [7]])
+@pytest.mark.parametrize("name", ["socket.timeout.ms", "message.max.bytes", "fetch.min.bytes"])
+def test_numbers_that_clients_read_differently_are_refused(name: str, value: object) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name}.*must be a whole number"):
+        ClientSettings({**SERVERS, name: value})
+
+
+@pytest.mark.parametrize("value", [1e3, " 1000 "])
+def test_a_number_that_is_written_in_another_way(value: object) -> None:
+    client = ClientSettings({**SERVERS, "fetch.min.bytes": value}).checked_by_librdkafka()
+    assert client.for_spark_source()["kafka.fetch.min.bytes"] == "1000"
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,18 @@ def test_a_token_function_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     forever.set()
 
 
+@pytest.mark.timeout(30)
+def test_a_hanging_token_function_hangs_no_other_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of confluent-kafka that closes waits for the function."""
+    monkeypatch.setattr(oauth, "_FUNCTION_TIMEOUT", 0.1)
+    forever = threading.Event()
+    login = {"security.protocol": "SASL_SSL", "sasl.mechanism": "OAUTHBEARER"}
+    given = ClientSettings({**SERVERS, **login, "oauth_cb": lambda _: forever.wait()})
+    with pytest.raises(TokenError, match="no complete answer"):
+        given.for_consumer()["oauth_cb"]("")
+    forever.set()
+
+
 def test_a_token_that_amazon_refuses_is_not_blamed_on_a_function() -> None:
     provider = TokenProvider(MskIam("eu-west-1", profile="no such profile"), "")
     with pytest.raises(TokenError, match=r"sasl.mechanism=AWS_MSK_IAM failed"):

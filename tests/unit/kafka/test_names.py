@@ -11,9 +11,11 @@ from spark_eos._cli import main
 from spark_eos._kafka.cluster import _split
 from spark_eos._kafka.groups import DescribedMember
 from spark_eos._kafka.open_transactions import OpenTransaction
+from spark_eos._kafka.topic_cache import why_impossible
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos._status.tables import transactions
+from spark_eos.acls import Operation
 from support.sinks import arguments
 
 OPTIONS: dict[str, Any] = {
@@ -59,6 +61,13 @@ def test_no_acl_for_all_names_is_printed(name: str) -> None:
     assert result.exit_code == 1
     assert "kafka-acls.sh" not in result.output
     assert "contains a *" in result.output
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/", "orders\n", "é", "a" * 250])
+def test_names_that_no_topic_can_have(name: str) -> None:
+    assert why_impossible(name, Operation.WRITE) is not None
+    line = ["topics", "--bootstrap-servers", "x:1", "--create", name]
+    assert CliRunner().invoke(main, line).exit_code == 2
 
 
 def test_addresses_are_read_as_kafkas_clients_read_them() -> None:

@@ -33,7 +33,7 @@ def test_each_offset_names_all_partitions_of_its_topic(
         assert found.partitions == {p for p in partitions if p.topic == one.topic}
         assert found.topics == known.topics
         for other in partitions:
-            # Of other topics only that they were known is told, by their ids.
+            # For other topics, texts say only that the topics were known, by listing their ids.
             expected = other.topic == one.topic or other.topic in ids
             assert found.knows(other, ids.get(other.topic)) == expected
         assert not found.knows(TopicPartition(one.topic, 41), ids.get(one.topic))
@@ -90,7 +90,7 @@ def test_all_offsets_of_a_topic_name_their_owner(topic: str | None) -> None:
     texts = known.texts([_A0, _A1])
     found = KnownPartitions.of({p: CommittedOffset(1, text) for p, text in texts.items()})
     assert found.owners == {"a": frozenset([owner])}
-    # Those that are committed next are not theirs because they were read.
+    # Reading owners does not make them the owners of the offsets that are committed next.
     assert found.owner is None
     assert len(texts[_A0]) < 150
 

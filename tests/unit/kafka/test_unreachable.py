@@ -1,15 +1,21 @@
-"""A cluster that does not answer: the log says so long before the wait ends."""
+"""A cluster that does not answer, and what is logged, and left, of the wait for it."""
 
 import contextlib
 import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
+from spark_eos._client.connections import ConnectionManager
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka import cluster, connection
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos.errors import DeadlineExceededError
+from spark_eos.verify.cluster import Cluster
 from support.client_settings import SERVERS
 
 
@@ -32,3 +38,40 @@ def test_what_is_waited_for_is_logged(
         f"{server} (PLAINTEXT): "
     )
     assert "ECONNREFUSED" in found.getMessage()
+
+
+def test_a_silent_name_server_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: ended.wait(60))
+    settings = ClientSettings({**SERVERS, "bootstrap.servers": "broker.test:9092"})
+    began = time.monotonic()
+    with (
+        contextlib.closing(Connections(settings)) as connections,
+        pytest.raises(DeadlineExceededError, match="name server"),
+    ):
+        connections.brokers(Deadline(1, "connect_timeout_ms"))
+    ended.set()
+    assert time.monotonic() - began < 10
+
+
+def _connect(settings: ClientSettings) -> None:
+    with contextlib.closing(Connections(settings)) as connections:
+        connections.brokers(Deadline(4, "connect_timeout_ms"))
+
+
+def _verify(settings: ClientSettings) -> None:
+    Cluster(settings, 4).close()
+
+
+@pytest.mark.parametrize("reach", [_connect, _verify])
+def test_an_interrupted_wait_leaves_no_thread(
+    monkeypatch: pytest.MonkeyPatch, reach: Callable[[ClientSettings], None]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ConnectionManager, "reach", interrupted)
+    before = {*threading.enumerate()}
+    with pytest.raises(KeyboardInterrupt):
+        reach(ClientSettings(SERVERS))
+    assert {*threading.enumerate()} <= before
