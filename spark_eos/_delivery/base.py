@@ -1,17 +1,14 @@
 """The base class of deliveries: which streams a delivery accepts, and what its runs do."""
 
-import contextlib
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from spark_eos._batch_report import LostRecords
 from spark_eos._checkpoint.marker import DIRECT, STAGED, Marker
 from spark_eos._checkpoint.offset_log import CONTINUE_EMPTY
 from spark_eos._checks.start import Start
@@ -24,7 +21,7 @@ from spark_eos._delivery.ownership import (
     may_become_direct,
     nothing_staged,
 )
-from spark_eos._exactly_once.delivery import Batch, PlannedBatch
+from spark_eos._exactly_once.delivery import Batch, PlannedBatch, RunDelivery
 from spark_eos._exactly_once.offsets import GroupOffsets
 from spark_eos._kafka.cluster import TopicInfo, same_cluster
 from spark_eos._kafka.offset_metadata import Committed
@@ -94,10 +91,9 @@ class RunParts:
     asynchronous: bool = False
 
 
-class Delivery(ABC):
+class Delivery(RunDelivery):
     """One delivery: class methods check a stream; an instance belongs to one run."""
 
-    name: ClassVar[str]
     # The reason to report for choosing this delivery, and what a query continues from.
     why: ClassVar[str]
     continues_from: ClassVar[str]
@@ -200,7 +196,6 @@ class Delivery(ABC):
         self._asynchronous = parts.asynchronous
 
     def check_checkpoint(self, batch: Batch) -> None:
-        """Refuse a checkpoint that was begun with another delivery."""
         check_marker(self._marker(batch), self.name, self._why)
 
     def _marker(self, batch: Batch) -> Marker:
@@ -211,12 +206,7 @@ class Delivery(ABC):
     def _becomes_direct(self, marker: Marker, batch: Batch) -> bool:
         return may_become_direct(marker, self._group_id, self.name, batch.id)
 
-    @abstractmethod
-    def partitions_to_fence(self, batch: Batch) -> Partitions:
-        """Return the group's partitions to fence and read before the first batch is planned."""
-
     def check_group(self, batch: Batch) -> None:
-        """Refuse a group whose offsets belong to another delivery or query."""
         try:
             self._check_offsets()
             self._check_owner(batch)
@@ -242,7 +232,6 @@ class Delivery(ABC):
         del batch
 
     def learn(self, batch: Batch) -> None:
-        """Learn what the offsets mean, after all older runs are fenced and all offsets are read."""
         if self._becomes_direct(batch.checkpoint.markers.read(), batch):
             self._check_nothing_staged()
 
@@ -261,16 +250,10 @@ class Delivery(ABC):
             STAGED,
         )
 
-    @abstractmethod
-    def plan(self, batch: Batch) -> PlannedBatch:
-        """Return the batch in terms of the group's partitions."""
-
     def owner(self, batch: Batch) -> Owner:
-        """Return the query that owns the offsets that a batch commits."""
         return Owner.of(batch.checkpoint.query_id(), self._settings.topic)
 
     def initial_offsets(self, planned: PlannedBatch, *, begun_now: bool) -> Positions:
-        """Return the first offsets of partitions that have none; refuse lost offsets."""
         offsets, marker = self._offsets, self._marker(planned.batch)
         evidence = Evidence(
             self._settings.group,
@@ -284,10 +267,6 @@ class Delivery(ABC):
         evidence.warn_of_restored(planned.range, initial)
         return initial
 
-    @abstractmethod
-    def prepare(self, planned: PlannedBatch) -> PlannedBatch:
-        """Refuse ranges that would lose or repeat records, write the marker, and stage rows."""
-
     def _new_marker(self, planned: PlannedBatch) -> Marker:
         """Return the marker that the checkpoint gets before any row is written."""
         offsets, ends = self._offsets, planned.range.ends
@@ -300,30 +279,7 @@ class Delivery(ABC):
             checkpoint_may_lag=self._asynchronous or lags,
         )
 
-    def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
-        """Return a context for a job that explains a failure due to deleted source records."""
-        del planned
-        return contextlib.nullcontext()
-
     def write_rows(
         self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
-        """Write the rows of the batch, or only of some partitions, with a Spark job."""
         return self._jobs.run(planned, plan, only)
-
-    @abstractmethod
-    def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
-        """Check that all rows are written, before the batch's end is committed."""
-
-    def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
-        """Finish after the end is committed; return further lost records."""
-        del planned
-        return ()
-
-    def renew(self) -> None:
-        """Renew the delivery's own commits between batches."""
-        return
-
-    def close(self) -> None:
-        """Close the resources in Spark that the run's batches opened."""
-        return

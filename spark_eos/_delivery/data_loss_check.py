@@ -33,7 +33,7 @@ class DataLossCheck:
         batch: BatchRange,
         committed: Positions,
         sources: Sources,
-        outcome: str = "can't be written any more",
+        outcome: str = "can no longer be written",
     ) -> tuple[LostRecords, ...]:
         """Return the batch's records that were deleted before they were written.
 

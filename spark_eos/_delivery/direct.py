@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
@@ -25,7 +24,7 @@ from spark_eos._spark.columns import check_columns
 from spark_eos._spark.flat_source import can_be_flat, flattened, with_struct
 from spark_eos._spark.narrow_plan import check_stream
 from spark_eos._spark.stream_sources import check_read_from, check_sources, only_topic
-from spark_eos._worker.plan import Partitions
+from spark_eos._worker.plan import BatchPlan, Partitions
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos.errors import warn
 
@@ -128,7 +127,7 @@ class DirectDelivery(Delivery):
         )
 
     def _left(self, read: Partitions) -> tuple[int, int]:
-        """Return the numbers of uncommitted and of committed records in some partitions."""
+        """Return the numbers of uncommitted and of committed records in these partitions."""
         topics = {topic for topic, _ in read}
         connections, deadline = self._start.source, self._settings.group_deadline()
         starts = FirstOffsets(connections).of(read, deadline)
@@ -159,9 +158,12 @@ class DirectDelivery(Delivery):
             self._data_loss.warn(batch.id, lost)
         return replace(planned, before=offsets.committed, lost=lost)
 
-    def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
+    def write_rows(
+        self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None
+    ) -> JobOutcome:
         batch = planned.batch
-        return self._data_loss.explaining(lambda: self._lost(batch, self._offsets.committed))
+        with self._data_loss.explaining(lambda: self._lost(batch, self._offsets.committed)):
+            return super().write_rows(planned, plan, only)
 
     def _by_source_partition(self, committed: Positions) -> Positions:
         source = self._offsets.sources.source

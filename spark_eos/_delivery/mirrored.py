@@ -166,7 +166,7 @@ class MirroredDelivery(DirectDelivery):
         self._offsets.learn(replace(known, sources={**known.sources, **pairs}))
 
     def _check_other_cluster(self, new: Mapping[str, TopicInfo]) -> None:
-        """Refuse the target's cluster as the source: a copy could feed itself forever."""
+        """Refuse the target's cluster as the source: the query could feed itself forever."""
         deadline = self._settings.group_deadline()
         here: dict[str, TopicInfo] = {}
         # A topic that the query may not describe can't be a target either.

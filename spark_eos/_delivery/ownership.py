@@ -1,4 +1,4 @@
-"""Decides whether another query, which may write elsewhere, owns a group's offsets; pure."""
+"""Decides whether another query, which may write elsewhere, owns a group's offsets; no I/O."""
 
 # Only the texts in the offsets' metadata name the owner. Texts written by earlier versions name no
 # owner, so those offsets are not refused.
@@ -18,7 +18,7 @@ from spark_eos.errors import CheckpointError, ConfigurationError
 
 
 def owners_of(known: KnownPartitions, partitions: Partitions) -> set[Owner]:
-    """Return the owners of the offsets in the topics of some partitions."""
+    """Return the owners of the offsets in the topics of these partitions."""
     topics = {topic for topic, _ in partitions}
     return {owner for topic in topics for owner in known.owners.get(topic, ())}
 

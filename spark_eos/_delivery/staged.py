@@ -38,7 +38,7 @@ from spark_eos._spark.runtime import QueryRuntime
 from spark_eos._spark.stream_sources import (
     check_losses_seen,
     check_staged_sources,
-    read_by_others,
+    not_only_ours,
     sources_of,
 )
 from spark_eos._worker.plan import BatchRange, Partitions
@@ -131,7 +131,7 @@ class StagedDelivery(Delivery):
         cls, query: SinkQuery, runtime: QueryRuntime, start: Start, offsets: GroupOffsets, why: str
     ) -> Delivery:
         files = ParquetFiles(query, runtime)
-        others = functools.partial(read_by_others(query.sources).among, runtime.session)
+        others = functools.partial(not_only_ours, query.sources, runtime.session)
         jobs = StagedJobs(query, runtime, files)
         parts = RunParts(query.settings, start, offsets, jobs, query.progress_topic, why=why)
         return cls(parts, files, others)

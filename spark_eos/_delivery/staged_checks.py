@@ -46,9 +46,9 @@ class StagedChecks:
     def removed(self, staged: StagedBatch) -> FencedByNewerRunError:
         """Return the error for files that are gone before their commit."""
         return FencedByNewerRunError(
-            f"the copy {staged.directory} that this run has staged of batch {staged.batch} is "
-            f"gone: a newer run of group {self._group.id!r}, which removes the copies of the runs "
-            "that it has fenced, was active meanwhile, or somebody has removed the copy. This "
+            f"the copy {staged.directory} that this run has staged for batch {staged.batch} is "
+            f"gone: a newer run of group {self._group.id!r}, which removes the copies of runs that "
+            "it has fenced, was active in the meantime, or somebody has removed the copy. This "
             "run stops, and has written nothing of the batch; the next start continues from there"
         )
 

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, Observation, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from spark_eos._client.locations import without_credentials
 from spark_eos._delivery.base import SinkQuery
 from spark_eos._exactly_once.delivery import PlannedBatch
 from spark_eos._exactly_once.task import Arrange, write_task
@@ -32,7 +33,7 @@ from spark_eos._worker.arrow_columns import FILE_NUMBER, ROW, staged_batches
 from spark_eos._worker.dead_letters import ERROR, LETTER
 from spark_eos._worker.plan import BatchPlan, Partitions, task_count
 from spark_eos._worker.task_report import JobOutcome
-from spark_eos.errors import CheckpointError, warn
+from spark_eos.errors import CheckpointError, text_of, warn
 
 logger = logging.getLogger(__name__)
 
@@ -111,9 +112,9 @@ class ParquetFiles:
                 counted = self._count(name, rows.schema, batch_id)
             if counted != written:
                 raise CheckpointError(
-                    f"batch {batch_id} was staged in {path} with {written} rows, but {counted} can "
-                    "be read there; nothing of the batch is written. Is checkpoint_location on a "
-                    "file system that all executors share?"
+                    f"batch {batch_id} was staged in {without_credentials(path)} with {written} "
+                    f"rows, but {counted} can be read there; nothing of the batch is written. Is "
+                    "checkpoint_location on a file system that all executors share?"
                 )
         self._staged = name, rows.schema
         self._copies.add(name)
@@ -259,9 +260,9 @@ class ParquetFiles:
                 logger,
                 "EOS64",
                 "staged copies of earlier batches stay in %s/%s: %s",
-                self._location,
+                without_credentials(self._location),
                 _DIRECTORY,
-                error,
+                without_credentials(text_of(error)),
             )
 
     def close(self) -> None:
@@ -296,6 +297,7 @@ class StagedJobs(BatchJobs):
         task = write_task(
             planned.settings,
             batch_plan,
+            size=planned.size,
             discard_producer=only is not None,
             arrange=self._files.arrange,
         )

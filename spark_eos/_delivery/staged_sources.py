@@ -28,7 +28,7 @@ from spark_eos.errors import AuthorizationError, SparkEosError
 
 Result = TypeVar("Result")
 
-_NOT_WRITTEN: Final = ("can't be written any more", "are not written")
+_NOT_WRITTEN: Final = ("can no longer be written", "are not written")
 # For a repeated batch, whose frame runs only to update the query's state.
 _NOT_IN_STATE: Final = (
     "are missing from the query's state, although the batch is written, from its staged copy",
@@ -142,8 +142,7 @@ class SourcePositions:
         for source_range in ranges:
             for partition, end in source_range.ends.items():
                 ends[partition] = min(end, ends.get(partition, end))
-        # From time to time, publish positions that have not moved, too: each offset expires by its
-        # own age.
+        # From time to time, also publish unchanged positions: each offset expires separately.
         renewed = time.monotonic() - self._all_published_at >= offsets.RENEWED_AFTER
         moved = {p: end for p, end in ends.items() if renewed or self._published.get(p) != end}
         if not self._publish(moved):

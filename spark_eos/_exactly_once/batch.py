@@ -183,8 +183,8 @@ class Run:
         while True:
             with batch.clock.step("plan"):
                 plan = limit.plan(offsets.plan(planned.range), only, outcomes)
-            with batch.clock.step("job"), delivery.reading(planned):
-                sized = replace(planned, settings=self._sizes.of(planned.settings))
+            with batch.clock.step("job"):
+                sized = replace(planned, size=self._sizes.size)
                 outcome = delivery.write_rows(sized, plan, only)
             outcomes.append(outcome)
             offsets.note_committed(outcome)
@@ -307,7 +307,7 @@ def _check_attempts(
     if counted >= planned.settings.limits.max_attempts:
         raise WriteError(
             f"{_named(planned)}: {len(unwritten)} source partitions are not written after "
-            f"{len(outcomes)} attempts (limits.max_attempts), the first is "
+            f"{len(outcomes)} attempts (limits.max_attempts); the first is "
             f"{offsets.name(unwritten[0])}: {outcome.reason}"
         )
     logger.info(
@@ -351,17 +351,13 @@ class _TransactionSizes:
     """Makes a run's transactions smaller after some took too long, and gradually larger again."""
 
     def __init__(self) -> None:
-        self._size = FULL
-
-    def of(self, settings: WriterSettings) -> WriterSettings:
-        """Return the settings of tasks with transactions of the current size."""
-        return settings if settings.size == self._size else replace(settings, size=self._size)
+        self.size = FULL
 
     def shrink(self, settings: WriterSettings, outcome: JobOutcome) -> None:
         """Make transactions smaller, down to a single row."""
         most = settings.transactions
-        self._size = self._size.shrunk(most, outgrown=outcome.outgrown)
-        limits = self._size.limits(most)
+        self.size = self.size.shrunk(most, outgrown=outcome.outgrown)
+        limits = self.size.limits(most)
         warn(
             logger,
             "EOS54",
@@ -378,4 +374,4 @@ class _TransactionSizes:
     def after(self, outcomes: Sequence[JobOutcome]) -> None:
         """Make transactions larger again after a batch that finished in time."""
         if outcomes and not any(outcome.too_slow for outcome in outcomes):
-            self._size = self._size.after_batch()
+            self.size = self.size.after_batch()

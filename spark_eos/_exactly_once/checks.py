@@ -22,7 +22,7 @@ _RUN_STOPS = "This run stops, and commits nothing more"
 def check_not_moved_back(
     group_id: str, sources: Sources, before: Positions, now: Positions, partitions: Partitions
 ) -> None:
-    """Refuse committed offsets that are lower than this run last saw them."""
+    """Refuse committed offsets that are lower than when this run last read them."""
     for partition, offset in before.items():
         if partition in partitions and now.get(partition, -1) < offset:
             raise OffsetsLostError(
@@ -90,7 +90,7 @@ def check_same_target(group_id: str, known: KnownPartitions, now: KnownPartition
 def check_no_suspects(
     group: Group, sources: Sources, known: KnownPartitions, partitions: Partitions
 ) -> None:
-    """Refuse ranges that an earlier run has marked as perhaps not fully written."""
+    """Refuse ranges that an earlier run has marked as possibly incomplete."""
     for partition, suspect in sorted(known.suspects.items()):
         if partition in partitions:
             raise OffsetsLostError(

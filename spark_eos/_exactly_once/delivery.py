@@ -1,11 +1,12 @@
-"""The interface between a run and its delivery: the batch, its plan, and the protocol."""
+"""The interface between a run and its delivery: the batch, its plan, and the methods."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from spark_eos._batch_report import LostRecords
 from spark_eos._checkpoint.offset_log import OffsetLog
@@ -14,6 +15,7 @@ from spark_eos._kafka.topic_partition import Positions
 from spark_eos._worker.plan import BatchPlan, BatchRange, Partitions
 from spark_eos._worker.sources import Sources
 from spark_eos._worker.task_report import JobOutcome
+from spark_eos._worker.transaction_size import FULL, TransactionSize
 from spark_eos._worker.writer_settings import WriterSettings
 
 
@@ -70,6 +72,8 @@ class PlannedBatch:
     written: bool = False
     # Records that were deleted before they were read.
     lost: tuple[LostRecords, ...] = ()
+    # The size with which each task's transactions begin.
+    size: TransactionSize = FULL
 
     @property
     def partitions(self) -> Partitions:
@@ -84,57 +88,67 @@ class PlannedBatch:
         return None if self.staged is None else self.staged.rows
 
 
-class RunDelivery(Protocol):
+class RunDelivery(ABC):
     """The methods that a run calls, in the order in which its first batch calls them.
 
     Later batches begin with `plan`. `check_group` is called again whenever the offsets have been
     read again.
     """
 
-    @property
-    def name(self) -> str:
-        """The name in checkpoints and reports."""
+    # The delivery's name in checkpoints and reports.
+    name: ClassVar[str]
 
+    @abstractmethod
     def check_checkpoint(self, batch: Batch) -> None:
         """Refuse a checkpoint that was begun with another delivery."""
 
+    @abstractmethod
     def partitions_to_fence(self, batch: Batch) -> Partitions:
         """Return the group's partitions to fence and read before the first batch is planned."""
 
+    @abstractmethod
     def check_group(self, batch: Batch) -> None:
         """Refuse a group whose offsets belong to another delivery or query."""
 
+    @abstractmethod
     def learn(self, batch: Batch) -> None:
         """Learn what the offsets mean, after all older runs are fenced and all offsets are read."""
 
+    @abstractmethod
     def plan(self, batch: Batch) -> PlannedBatch:
         """Return the batch, expressed in the group's partitions."""
 
+    @abstractmethod
     def owner(self, batch: Batch) -> Owner:
         """Return the query that owns the offsets that a batch commits."""
 
+    @abstractmethod
     def initial_offsets(self, planned: PlannedBatch, *, begun_now: bool) -> Positions:
         """Return the first offsets of partitions that have none; refuse lost offsets."""
 
+    @abstractmethod
     def prepare(self, planned: PlannedBatch) -> PlannedBatch:
         """Refuse ranges that would lose or repeat records, write the marker, and stage rows."""
 
-    def reading(self, planned: PlannedBatch) -> AbstractContextManager[object]:
-        """Return a context for a job that explains a failure due to deleted source records."""
-
+    @abstractmethod
     def write_rows(
         self, planned: PlannedBatch, plan: BatchPlan, only: Partitions | None
     ) -> JobOutcome:
         """Write the rows of the batch, or only of some partitions, with a Spark job."""
 
+    @abstractmethod
     def check_written(self, planned: PlannedBatch, outcomes: Sequence[JobOutcome]) -> PlannedBatch:
         """Check that all rows are written, before the batch's end is committed."""
 
     def on_committed(self, planned: PlannedBatch) -> tuple[LostRecords, ...]:
         """Finish after the end is committed; return further lost records."""
+        del planned
+        return ()
 
     def renew(self) -> None:
         """Renew the delivery's own commits between batches."""
+        return
 
     def close(self) -> None:
         """Close the resources in Spark that the run's batches opened."""
+        return

@@ -191,7 +191,7 @@ class HeartbeatThread:
             logger,
             "EOS56",
             "group %s: no heartbeat was answered for %.0f s, so the brokers drop the members when "
-            "the group's session timeout is over (consumer.session.timeout.ms, 45 s by default). "
+            "the group's session timeout expires (consumer.session.timeout.ms, 45 s by default). "
             "No record is lost or duplicated: the dropped members' transactions are not committed, "
             "and their rows are written again once the brokers answer. Last error: %s",
             self._group_id,
@@ -231,7 +231,7 @@ class GroupMembership:
         self._renews_only = renews_only
         self._lock = threading.RLock()
         self._members: dict[str, Member] = {}
-        # All member ids that this run has ever used, even those for which no join was answered.
+        # All member ids that this run has ever used, including those whose join got no answer.
         self._own_ids: set[str] = set()
         self._topics: dict[str, TopicInfo] = {}
         self._fenced: FencedByNewerRunError | None = None
@@ -291,7 +291,7 @@ class GroupMembership:
 
     @property
     def ended(self) -> bool:
-        """True if the run has no members any more, or may not use them."""
+        """True if the run no longer has members, or may not use them."""
         stopped = self._heartbeats.stopped
         return stopped or self._fenced is not None or self._foreign is not None
 
@@ -331,7 +331,7 @@ class GroupMembership:
             def attempt() -> None:
                 self._release_members(wanted, deadline, first=first)
                 self._session_lost = False
-                # The released members join again below; the group has no other members any more.
+                # The released members join again below; the group no longer has any others.
                 self._members.clear()
                 for instance_id in wanted:
                     self._join(instance_id, deadline)

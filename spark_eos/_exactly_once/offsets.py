@@ -119,8 +119,8 @@ class GroupRequests:
         # and answers OffsetFetch with error 88 while there is one. If a transaction could not be
         # ended above, the brokers end it when it times out. If a transaction's coordinator is down,
         # the transaction was not even listed. If the unlisted transaction holds offsets, this read
-        # waits until the transaction ends. If the transaction holds no offsets, its producer can't
-        # add any, because the members are fenced, and never commits a transaction without offsets.
+        # waits until the transaction ends. If it holds none, its producer can't add any, because
+        # the members are fenced, and spark-eos's producers never commit without offsets.
         both = settings.limits.group_timeout_ms + settings.transactions.timeout_ms
         deadline = Deadline(
             both / 1000 + ABORT_INTERVAL, "group_timeout_ms, transactions.timeout_ms"
@@ -165,8 +165,8 @@ class GroupRequests:
             "A transaction that this query may not end holds offsets of group "
             f"{self._group_id!r}. If its coordinator has forgotten it (KIP-664), only an "
             f"administrator can end it: `{tool('find-hanging', *where)}` lists it with its "
-            f"partition and start offset, `{tool('abort', *where, *partition, *start)}` ends it; "
-            "then start again"
+            "partition and start offset, and "
+            f"`{tool('abort', *where, *partition, *start)}` ends it; then start again"
         )
 
 
@@ -211,7 +211,7 @@ class GroupOffsets:
         self.set_by_others: frozenset[TopicPartition] = frozenset()
         # The staged commits that a read may return, unless a newer run has written.
         self._expected: Mapping[TopicPartition, Collection[StagedBatch | None]] = {}
-        # The facts that the offsets' metadata texts state.
+        # The facts stated in the offsets' metadata texts.
         self.known = KnownPartitions()
         # The source partitions that the group's partitions stand for, according to these texts.
         self.sources = Sources()
@@ -278,14 +278,14 @@ class GroupOffsets:
         self.refuse_suspects()
 
     def refuse_suspects(self) -> None:
-        """Refuse partitions that an earlier run has marked as perhaps not fully written."""
+        """Refuse partitions that an earlier run has marked as possibly incomplete."""
         check_no_suspects(self._settings.group, self.sources, self.known, self.needed)
 
     def _fence(self, partitions: Partitions) -> Committed:
         marked = self.known.suspects
         self._membership.take_over_own(self.topics(partitions), partitions)
         answer = self._read(partitions)
-        # `marked` has all of this run's marks, so a newer run, which has ended, set the new mark.
+        # `marked` has all of this run's marks, so a newer run, since ended, has set the new one.
         if self.known.suspects != marked:
             self.refuse_suspects()
         return answer
@@ -345,7 +345,7 @@ class GroupOffsets:
     # Commit -----------------------------------------------------------------------------------
 
     def commit(self, wanted: Positions, *, again: Collection[TopicPartition] = ()) -> None:
-        """Commit the wanted offsets that are higher than the committed ones; lower none.
+        """Commit the wanted offsets that are higher than the committed ones; lower no offset.
 
         Partitions in ``again`` are committed even if their offset stays the same.
         """
@@ -418,7 +418,7 @@ class GroupOffsets:
         self._commit_all({})
 
     def _commit_all(self, wanted: Positions) -> None:
-        """Commit all offsets, moved or not, because each expires by its own age."""
+        """Commit all offsets, whether or not they moved, because each expires separately."""
         committed = self.committed
         self.commit({p: committed[p] for p in self.needed} | wanted, again=self.needed)
         self._all_committed_at = time.monotonic()

@@ -24,6 +24,7 @@ from spark_eos._worker.records import SourceRows, source_rows
 from spark_eos._worker.sources import Sources
 from spark_eos._worker.spark_connection import SparkConnection, reduce_task_overhead
 from spark_eos._worker.task_report import Counters, PartitionOutcome, report_batch
+from spark_eos._worker.transaction_size import FULL, TransactionSize
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.errors import text_of
 
@@ -58,6 +59,7 @@ def write_task(
     settings: WriterSettings,
     plan: BatchPlan,
     *,
+    size: TransactionSize = FULL,
     sources: Sources = Sources(),
     discard_producer: bool = False,
     arrange: Arrange = writable_batches,
@@ -76,7 +78,8 @@ def write_task(
             producer = worker_producer(settings)
             if discard_producer:
                 producer.drop()
-            yield _TaskWriter(settings, shared, sources, producer).write(arrange(batches))
+            writer = _TaskWriter(settings, shared, size, sources, producer)
+            yield writer.write(arrange(batches))
 
     return run
 
@@ -99,20 +102,21 @@ class _TaskWriter:
         self,
         settings: WriterSettings,
         plan: BatchPlan,
+        size: TransactionSize,
         sources: Sources,
         producer: TransactionalProducer,
     ) -> None:
         self._settings = settings
         self._plan = plan
         self._sources = sources
-        self._transactions = TransactionWriter(producer, settings, plan)
+        self._transactions = TransactionWriter(producer, settings, plan, size)
         self._outcomes: dict[TopicPartition, PartitionOutcome] = {}
         self._pending: dict[TopicPartition, int] = {}
         self._seen: dict[TopicPartition, int] = {}
         self._last_partition: TopicPartition | None = None
-        # The rows of the last source record that have arrived so far. They are held back until the
-        # next record arrives, so that a transaction can end between two Arrow batches without
-        # splitting a record.
+        # The rows of an Arrow batch's last source record. They are held back until the next record
+        # arrives, so that a transaction can end between two Arrow batches without splitting a
+        # record.
         self._held: SourceRows | None = None
         self._status = task_report.WRITTEN
         self._reason: str | None = None
@@ -128,8 +132,9 @@ class _TaskWriter:
         try:
             every = max(_MIN_SECONDS, self._transactions.limits.max_ms / 1000 / _CHECKS)
             for batch in arrivals(batches, self._is_due, self._commit, every, self._note_wait):
-                for arrived in self._source_rows(batch):
-                    for part in self._to_write(arrived):
+                found = [*self._source_rows(batch)]
+                for arrived in found:
+                    for part in self._to_write(arrived, is_last=arrived is found[-1]):
                         self._write_part(part)
             for part in self._held_parts():
                 self._write_part(part)
@@ -164,8 +169,11 @@ class _TaskWriter:
         except TransactionError as error:
             self._stop(task_report.FAILED, str(error))
 
-    def _to_write(self, arrived: SourceRows) -> Iterator[SourceRows]:
-        """Yield the rows to write now, held rows first; record why other rows are not written."""
+    def _to_write(self, arrived: SourceRows, *, is_last: bool) -> Iterator[SourceRows]:
+        """Yield the rows to write now, held rows first; record why other rows are not written.
+
+        ``is_last``: no other rows follow in the same Arrow batch.
+        """
         # The caller writes the rows that are yielded before it asks for more.
         yield from self._held_parts()
         partition = arrived.partition
@@ -196,7 +204,8 @@ class _TaskWriter:
         fresh = arrived.at_or_above(plan.committed)
         outcome.skipped += arrived.rows.num_rows - fresh.rows.num_rows
         if fresh.rows.num_rows:
-            whole, self._held = fresh.before_last_record()
+            # Rows that rows of another partition follow are complete.
+            whole, self._held = fresh.before_last_record() if is_last else (fresh, None)
             yield from self._slices(whole)
 
     def _held_parts(self) -> Iterator[SourceRows]:
@@ -237,7 +246,7 @@ class _TaskWriter:
         return self._transactions.open and offset == part.first_offset + 1
 
     def _check_dead_letters(self, *, is_end: bool = False) -> None:
-        """Stop the task if it has too many dead letters; ``is_end``: the transaction ends."""
+        """Stop the task if it has too many dead letters; ``is_end`` means the transaction ends."""
         letters = self._transactions.letters
         if letters is None or not letters.counts.total:
             return

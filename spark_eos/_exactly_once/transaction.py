@@ -38,6 +38,7 @@ from spark_eos._worker.records import (
 )
 from spark_eos._worker.target_topics import TargetTopics
 from spark_eos._worker.task_report import Counters
+from spark_eos._worker.transaction_size import FULL, TransactionSize
 from spark_eos._worker.writer_settings import WriterSettings
 from spark_eos.acls import describe_configs, query_acls
 from spark_eos.errors import SparkEosError
@@ -63,11 +64,15 @@ class TransactionWriter:
     """Writes one task's rows in transactions of bounded size."""
 
     def __init__(
-        self, producer: TransactionalProducer, settings: WriterSettings, plan: BatchPlan
+        self,
+        producer: TransactionalProducer,
+        settings: WriterSettings,
+        plan: BatchPlan,
+        size: TransactionSize = FULL,
     ) -> None:
         self._producer = producer
         self._settings = settings
-        self._size = settings.size
+        self._first_size = self._size = size
         # The limits of the open or the next transaction.
         self.limits = self._size.limits(settings.transactions)
         self._plan = plan
@@ -106,7 +111,7 @@ class TransactionWriter:
     @property
     def grown(self) -> bool:
         """True if transactions are larger than the task's first one."""
-        return self._size.divisor < self._settings.size.divisor
+        return self._size.divisor < self._first_size.divisor
 
     @property
     def room(self) -> int:
@@ -122,7 +127,7 @@ class TransactionWriter:
         # The open transaction could time out while the task waits for topics or partitions to
         # appear. Also, the open producer's batches may be larger than a topic accepts.
         topics = target_topics(part, self._settings.topic)
-        if not self._targets.ready(topics.names):
+        if not self._targets.ready(part, topics.names):
             return False
         if self.letters is not None and not self.letters.ready(part, topics):
             return False
@@ -135,7 +140,7 @@ class TransactionWriter:
         return self._producer.batch_size <= self._rules.batch_size
 
     def _written_to(self, topics: Collection[str | None]) -> set[str]:
-        # Include the query's own target topics, so that later transactions need no further new
+        # Include the query's own target topics, so that later transactions don't need yet another
         # producer.
         return self._targets.known(topics) | {*self._settings.target_topics}
 
@@ -166,7 +171,7 @@ class TransactionWriter:
             self._begin()
         if self.letters is not None:
             self.letters.count(part, faults)
-            # Dead letters may be much larger than their rows, so don't make them in vain.
+            # Dead letters may be much larger than their rows, so don't build them needlessly.
             if self.letters.counts.total > most_dead_letters:
                 return
         self._targets.add(targets)
@@ -273,7 +278,7 @@ class TransactionWriter:
             self._producer.drop()
 
     def _flush(self) -> Deadline:
-        """Wait until all records are acknowledged; return the time limit of the next steps."""
+        """Wait until all records are acknowledged; return the time limit for the next steps."""
         with self.counters.timed("flush_ms"):
             self._await_acknowledgements()
         if self._age() >= _LONG:

@@ -70,7 +70,7 @@ class DeadLetterBuilder:
         faults = dict.fromkeys(rows_with_invalid_header(part.rows), header)
         faults |= rows_with_error(part)
         names = topics.firsts(without=faults).keys()
-        missing = self._targets.missing(names)
+        missing = self._targets.missing(part, names)
         for name in names & missing.keys():
             fault = Fault(reasons.UNKNOWN_TOPIC, missing[name])
             faults = dict.fromkeys(topics.rows(name).tolist(), fault) | faults

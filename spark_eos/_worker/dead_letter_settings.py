@@ -1,4 +1,4 @@
-"""The settings and the tally of dead letters, the rows that go to a separate topic; pure."""
+"""The settings and the tally of dead letters, the rows that go to a separate topic; no I/O."""
 
 import re
 from collections import Counter
@@ -19,7 +19,8 @@ INVALID_RECORD: Final = "invalid_record"
 
 # A limit given as a share allows at least this many: a share of a small batch is only a few rows.
 _AT_LEAST: Final = 100
-# The most error texts that a task reports, and their most characters: each row's may differ.
+# A task reports at most this many error texts, of at most so many characters each: every row's
+# text may differ.
 _MAX_ERRORS: Final = 50
 _MAX_TEXT: Final = 200
 # If more rows than this have an error, and all have the same one, that is no coincidence.

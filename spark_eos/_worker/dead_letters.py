@@ -23,7 +23,7 @@ RECORD: Final = "spark_eos_record"
 """The column of a staged copy that holds a bad row's source record, as JSON."""
 FOR_LETTERS: Final = (ERROR, LETTER, RECORD)
 
-# The most bytes in a header: a long stack trace must not make a dead letter too large.
+# A header's maximum size in bytes: a long stack trace must not make a dead letter too large.
 _MAX_TEXT: Final = 8_192
 # The same for a dead letter that is too large even without its record.
 _BRIEF_TEXT: Final = 200
@@ -187,7 +187,7 @@ def letter_headers(
     }
     most = _BRIEF_TEXT if brief else _MAX_TEXT
     texts = {
-        # Only texts of the query's own are long.
+        # Only the query's own texts can be long.
         name: _cut(text, most if name in _LONG else _MAX_TEXT)
         for name, text in explaining.items()
         if text is not None
@@ -196,7 +196,7 @@ def letter_headers(
 
 
 def _cut(text: str, most: int) -> bytes:
-    """Encode a text in at most ``most`` bytes, without half a character at the end."""
+    """Encode a text in at most ``most`` bytes, without a partial character at the end."""
     encoded = text[:most].encode("utf-8", "backslashreplace")[:most]
     return encoded.decode("utf-8", "ignore").encode()
 

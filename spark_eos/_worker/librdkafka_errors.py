@@ -26,7 +26,7 @@ REFUSALS_OF_DATA: Final = {
     KafkaError.INVALID_TIMESTAMP,
 }
 
-# Errors that an abort, a new producer and another attempt can't cure, unlike all other errors.
+# Errors that an abort, a new producer and another attempt can't fix, unlike all other errors.
 _PERMANENT: Final = {
     *REFUSALS,
     *REFUSALS_OF_DATA,
@@ -69,7 +69,7 @@ class TransactionError(PrintableError):
 
 
 def _is_transient(error: KafkaError | BaseException) -> bool:
-    """Return True if an abort, a new producer and another attempt may cure the error."""
+    """Return True if an abort, a new producer and another attempt may fix the error."""
     cause = _cause(error)
     if isinstance(cause, KafkaError):
         return cause.code() not in _PERMANENT

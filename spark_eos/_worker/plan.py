@@ -1,4 +1,4 @@
-"""Plans what a batch's tasks write, given the group's committed offsets; pure."""
+"""Plans what a batch's tasks write, given the group's committed offsets; no I/O."""
 
 import pickle
 import uuid
@@ -55,7 +55,7 @@ _ROWS_PER_TASK: Final = 25_000
 _ROWS_PER_REQUEST: Final = 200
 
 
-# A further attempt has smaller tasks: rows that were too many for one task may be too many again.
+# In a further attempt, tasks are smaller: a task that failed may have had too many rows.
 # But each task is sent the plan of all partitions, so one task per partition would send data that
 # grows with the square of their number.
 _TASKS_PER_CORE: Final = 8

@@ -80,7 +80,9 @@ class RecordSender:
                 continue
             batch = messages(rows, numbers)
             for name in names.firsts():
-                topic, left = str(name), batch[names.rows(name)]
+                # With one topic, don't copy the messages.
+                topic = str(name)
+                left = batch if len(names.names) == 1 else batch[names.rows(name)]
                 for _ in self._pauses():
                     was_empty = not self._producer.unacknowledged
                     taken, error = self._producer.produce_batch(topic, left, rows)
@@ -152,7 +154,7 @@ class RecordSender:
         checked = time.monotonic()
         while True:
             yield
-            # Acknowledged records are not events, so they don't end this wait early.
+            # A record's acknowledgement is not an event, so it doesn't end this wait early.
             self._poll(0.005)
             self._raise_failed()
             if time.monotonic() - checked >= _STALL:

@@ -118,7 +118,7 @@ class SourceRows:
         return self._of(self.rows.slice(below))
 
     def before_last_record(self) -> tuple["SourceRows", "SourceRows"]:
-        """Return the rows without the last record's, and the last record's: more may follow."""
+        """Split off the last record's rows, because more of them may follow."""
         last = pc.sum(pc.less(self.offsets, self.last_offset)).as_py()
         return (
             self._of(self.rows.slice(0, last)),

@@ -45,11 +45,11 @@ class SparkConnection:
             return connection
         raise RuntimeError(
             "the Python workers of this Spark are not PySpark's own, so their connection to Spark "
-            "can't be found. Without it, a cancelled task might write a record only in part"
+            "can't be found. Without it, a cancelled task might write only part of a record's rows"
         )
 
     def acknowledge_at_once(self) -> None:
-        """Don't let Spark wait for this process; call this before reading the first row."""
+        """Don't make Spark wait for this process; call this before reading the first row."""
         # Spark writes to its workers in small pieces, each of which waits until the previous one is
         # acknowledged (RFC 896). Linux delays acknowledgements by 40 ms unless told otherwise (RFC
         # 1122, 4.2.3.2). Unix domain sockets (spark.python.unix.domain.socket.enabled) have no such

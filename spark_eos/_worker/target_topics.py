@@ -1,6 +1,7 @@
 """The topics that a transaction writes to: they must exist, and must not change until its end."""
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Final
 
 from cachetools import LRUCache
@@ -42,8 +43,7 @@ class TargetTopics:
             if name is not None and (why := self._refuses(name, is_source)):
                 raise TransactionError(
                     f"{part.position(row)}: the row is for {name!r}, {why}. A row's `topic` "
-                    "column is its target, in preference to topic= of the sink: drop the column, "
-                    "or compute it",
+                    "column overrides topic= of the sink: drop the column, or compute it",
                     again=False,
                 )
 
@@ -51,7 +51,7 @@ class TargetTopics:
         """Return the target topics as they are now; ``firsts`` has each topic's first row."""
         if None in firsts:
             raise TransactionError(f"{part.position(firsts[None])}: {_NO_TOPIC}", again=False)
-        with asking_cluster(_LOOKING_UP):
+        with _looking_up(part):
             try:
                 # Look topics up here: librdkafka would wait for a missing topic, or create it.
                 return self._cache.get(_named(firsts), Operation.WRITE)
@@ -65,13 +65,13 @@ class TargetTopics:
                     again=False,
                 ) from error
 
-    def ready(self, names: Collection[str | None]) -> bool:
+    def ready(self, part: SourceRows, names: Collection[str | None]) -> bool:
         """Return True if all topics are known to exist, or are not worth another wait."""
         if self._waited:
             return True
         unknown = _named(names) - self.known(names) - self._absent.keys()
         new = {name for name in unknown if why_impossible(name, Operation.WRITE) is None}
-        with asking_cluster(_LOOKING_UP):
+        with _looking_up(part):
             return not new or not new - self._cache.look(new, Operation.WRITE).keys()
 
     def known(self, names: Collection[str | None]) -> set[str]:
@@ -80,7 +80,7 @@ class TargetTopics:
 
     # For dead letters -------------------------------------------------------------------------
 
-    def missing(self, names: Collection[str | None]) -> Mapping[str | None, str]:
+    def missing(self, part: SourceRows, names: Collection[str | None]) -> Mapping[str | None, str]:
         """Return why rows can't be written to missing topics, by topic; None is always missing."""
         # A task waits for missing topics only once, and this process waits for each topic only
         # once. After that, each transaction only checks whether the topics exist now.
@@ -91,7 +91,7 @@ class TargetTopics:
             if (why := why_impossible(name, Operation.WRITE)) is not None:
                 missing[name] = f"topic {name[:_MOST_CHARACTERS]!r}: {why}"
         new -= missing.keys()
-        with asking_cluster(_LOOKING_UP):
+        with _looking_up(part):
             if new:
                 new -= self._cache.look(new, Operation.WRITE).keys()
             if waited_for := set() if self._waited else new - self._absent.keys():
@@ -171,6 +171,11 @@ class TargetTopics:
                 raise TransactionError(
                     f"target topic {name!r} {what}: it was {before} and is {now[name]}", again=True
                 )
+
+
+def _looking_up(part: SourceRows) -> AbstractContextManager[None]:
+    # The rows themselves may name topics that this client may not write to.
+    return asking_cluster(f"{part.positions}: {_LOOKING_UP}")
 
 
 def _named(names: Collection[str | None]) -> set[str]:

@@ -18,7 +18,7 @@ WRITTEN: Final = "written"
 REJECTED: Final = "rejected"
 # A later attempt may write the partition in smaller transactions.
 TOO_SLOW: Final = "too slow"
-# The same, but the task's transactions had grown: they may succeed in the size that it began with.
+# The same, but the task's transactions had grown: they may succeed at the size they began with.
 OUTGROWN: Final = "outgrown"
 # More dead letters than this attempt allows, or deferred: see `PartitionPlan.defer_dead_letters`.
 OVER_LIMIT: Final = "over limit"

@@ -1,4 +1,4 @@
-"""Decides which rows topics accept, by the topics' configs and the client's settings."""
+"""Decides which rows topics accept, from the topics' configs and the client's settings."""
 
 # A broker that refuses a record batch dooms its transaction, and does not say which record made a
 # batch too large. So rows are checked before they are sent, and no batch is larger than the

@@ -1,4 +1,4 @@
-"""How large a task's transactions are while brokers are slow, or after an outage; pure."""
+"""How large a task's transactions are while brokers are slow, or after an outage; no I/O."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final

@@ -9,7 +9,6 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline, group_deadline
 from spark_eos._kafka.transactional_ids import id_prefix
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
-from spark_eos._worker.transaction_size import FULL, TransactionSize
 from spark_eos.errors import ConfigurationError
 from spark_eos.options import Limits, Transactions
 
@@ -23,8 +22,6 @@ class WriterSettings:
     # None if every row names its own topic.
     topic: str | None
     transactions: Transactions = Transactions()
-    # The size with which each task begins.
-    size: TransactionSize = FULL
     limits: Limits = Limits()
     fail_on_data_loss: bool = True
     # None if the source is in the same cluster.

@@ -169,6 +169,7 @@ class Runs:
             work = task.write_task(
                 planned.settings,
                 batch_plan,
+                size=planned.size,
                 sources=sources,
                 discard_producer=only is not None,
             )

@@ -107,7 +107,12 @@ class StagedRuns(Runs):
                 while_planned()
             assert self.copies.opened is not None
             assert self.copies.opened.directory is not None
-            work = task.write_task(planned.settings, batch_plan, discard_producer=only is not None)
+            work = task.write_task(
+                planned.settings,
+                batch_plan,
+                size=planned.size,
+                discard_producer=only is not None,
+            )
             reports = []
             for file, rows in enumerate(self.copies.rows[self.copies.opened.directory], start=1):
                 wanted = only is None or (self.topic, file) in only

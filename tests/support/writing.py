@@ -26,6 +26,7 @@ from spark_eos._worker.plan import BatchRange, batch_plan
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import SourceRows, source_rows
 from spark_eos._worker.task_report import JobOutcome, job_outcome
+from spark_eos._worker.transaction_size import FULL, TransactionSize
 from spark_eos._worker.writer_settings import WriterSettings
 from support.dead_letters import create_dead_letter_topic
 from support.flow import Flow
@@ -144,6 +145,8 @@ def task_outcome(
     membership: GroupMembership,
     settings: WriterSettings,
     batches: Iterator[pa.RecordBatch],
+    *,
+    size: TransactionSize = FULL,
     **planned: Any,
 ) -> JobOutcome:
     """The outcome of a task's rows; ``planned`` replaces fields of each partition's plan."""
@@ -152,7 +155,7 @@ def task_outcome(
     plan = batch_plan(batch, {}, members, membership.topic_ids, KnownPartitions())
     plan = {partition: replace(one, **planned) for partition, one in plan.items()}
     try:
-        return outcome_of(task.write_task(settings, plan)(batches))
+        return outcome_of(task.write_task(settings, plan, size=size)(batches))
     finally:
         close_producers()
 

@@ -17,7 +17,7 @@ def test_a_topic_added_to_a_running_query_is_read_from_the_start(flow: Flow) -> 
     with running(flow) as runs:
         report = runs.batch(7, 7, also={other: (5,)})
     assert (report.rows_written, report.rows_skipped) == (0, 19)
-    # Its rows are called as those of partition 0.
+    # Its rows have the same values as the rows of partition 0.
     assert sorted(flow.values()) == sorted(
         [*(f"{p}/{n}" for p in (0, 1) for n in range(7)), *(f"0/{n}" for n in range(5))]
     )

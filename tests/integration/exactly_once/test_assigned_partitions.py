@@ -56,7 +56,7 @@ class _Seat:
     epoch: int
     came: dict[int, int] = field(default_factory=dict)
     revoking: dict[int, int] = field(default_factory=dict)
-    # Partitions given up, with the epoch of then: it is not always raised at once.
+    # Partitions given up, with the epoch at that time, which is not always raised immediately.
     given_up: dict[int, int] = field(default_factory=dict)
 
 
@@ -148,7 +148,7 @@ class AssignmentHistories(RuleBasedStateMachine):
         # By member id: the epochs it was told, and how many answers it missed.
         self.announced: dict[str, set[int]] = defaultdict(set)
         self.missed: Counter[str] = Counter()
-        # From a group at work on: it takes long to come about by chance.
+        # Begin with a group at work, which random steps would take long to reach.
         for instance_id in _INSTANCES:
             self.join_or_take_over(instance_id)
         for partition in _PARTITIONS:
@@ -255,7 +255,7 @@ class AssignmentHistories(RuleBasedStateMachine):
                 allowed = may_commit(member, (_TOPIC, partition), epoch)
                 lawful = seat.came.get(partition, seat.epoch + 1) <= epoch <= seat.epoch
                 assert lawful or not allowed
-                # Whoever missed an answer may take a partition for newer than it is.
+                # After a missed answer, a driver may take an assignment to be newer than it is.
                 if epoch in self.announced[member.member_id] and not self.missed[member.member_id]:
                     assert allowed == lawful
 

@@ -47,7 +47,7 @@ def test_the_answer_to_a_join_at_the_start_and_at_a_takeover(
         assert len(lost.hits) == 1
         _assert_members_are_its_own(proxied_flow, membership)
         lost = proxy.on(ConsumerGroupHeartbeatRequest, faults.CutAfter(), where=joins)
-        # The member that joined unheard is its own, not a newer run's.
+        # The member whose join got no answer is the run's own, not a newer run's.
         take_over(proxied_flow, membership)
         assert len(lost.hits) == 1
         _assert_members_are_its_own(proxied_flow, membership)
@@ -82,7 +82,7 @@ def _group_code(code: int) -> faults.Rewrite:
 
 
 def _of_a_member(request: Any) -> bool:
-    """Before it joins, a run reads the texts, whatever is pending."""
+    """True for a member's request; before a run joins, it reads texts even of pending offsets."""
     return bool(request.groups[0].member_id)
 
 

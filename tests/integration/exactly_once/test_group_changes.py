@@ -127,7 +127,7 @@ def test_partitions_added_in_the_middle_of_a_batch(
             flow.broker.add_partitions(flow.source, 5)
             until(lambda: min(_epochs(flow)) > max(before), lambda: "all epochs to be raised")
 
-        # Kept partitions are committed with the epoch of their plan, which is an older one now.
+        # Kept partitions are committed with the epoch in their plan, which is an older one by now.
         report = runs.batch(6, 6, while_planned=add_partitions)
         assert report.attempts == 1
         assert {p.member_epoch for p in report.partitions} == set(before)
@@ -198,7 +198,7 @@ def test_a_partition_is_revoked_and_reassigned_within_a_batch(
             visitor.leave("spark-eos-visitor")
             until(lambda: _partitions(flow) == {"spark-eos-0": [0, 1]}, lambda: "both back")
 
-        # One member all the time: by its older epoch it may commit what it kept, and only that.
+        # It is the same member throughout: with its older epoch, it may commit only what it kept.
         report = runs.batch(6, 6, while_planned=visit)
         assert report.attempts == 2
         assert "attempt 2 for 1 source partitions" in caplog.text
@@ -271,7 +271,7 @@ def test_all_sessions_end_while_the_driver_is_stopped(flow: Flow, tmp_path: Path
         query.until(lambda: len(flow.open_transactions()) == 2, "two open transactions")
         os.kill(query.process.pid, signal.SIGSTOP)
         query.until(lambda: flow.members() == [], "all sessions to end")
-        # The workers go on, as members that are none any more, and commit nothing.
+        # The workers continue as members that no longer exist, and commit nothing.
         (tmp_path / "go").touch()
         query.until(lambda: flow.open_transactions() == [], "the transactions to be aborted")
         assert flow.committed() == {0: 0, 1: 0}
@@ -349,7 +349,7 @@ def test_a_foreign_consumer_that_came_and_went_is_named(flow: Flow) -> None:
 
 
 def test_an_offset_committed_by_another_client_is_no_progress(flow: Flow) -> None:
-    # Nobody has seen it: its instance id is as ours are. What it has committed tells.
+    # The member goes unnoticed, because its instance id is like ours; its commit reveals it.
     _set_timeouts(flow)
     with running(flow) as runs:
         runs.batch(3, 3)

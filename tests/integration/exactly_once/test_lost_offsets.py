@@ -72,7 +72,7 @@ def test_a_batch_that_was_begun_proves_nothing(direct: Query) -> None:
 
 def test_batch_0_half_committed_and_its_offsets_lost(direct: Query) -> None:
     with direct.run() as runs, pytest.raises(WriteError):
-        # Of each partition the first rows are committed, and then comes one out of order.
+        # In each partition, the first rows are committed before a row comes out of order.
         runs.batch(9, 9, rows=lambda _, offsets: [*offsets, 0])
     direct.loses_all()
     direct.refuses(OffsetsLostError, ["batch 0 was begun before"], 9, 9)
@@ -128,7 +128,7 @@ def test_a_topic_taken_out_and_put_back_goes_on(direct: Query) -> None:
     direct.writes(9, 9)
     direct.checkpoint = None
     assert direct.writes(9, 9, also={other: (8,)}).rows_written == 3
-    # Its rows are called as those of partition 0.
+    # Its rows have the same values as the rows of partition 0.
     assert sorted(direct.flow.values()) == sorted([*values_up_to(9, 9), *values_up_to(8)])
 
 
@@ -147,7 +147,7 @@ def test_a_marker_proves_nothing_about_a_topic_it_does_not_name(direct: Query) -
 def test_an_offset_that_was_set_hides_no_other_lost_offset(direct: Query) -> None:
     other = _other_topic(direct.flow)
     direct.writes(5, 5, also={other: (5,)})
-    # An offset that was set has no metadata: of the topic's partitions only the other topic tells.
+    # An offset that was set has no metadata: only the other topic's texts still name the topic.
     direct.sets({0: 5})
     direct.loses(1)
     assert _known(direct.flow).partitions == {(other, 0)}
@@ -300,8 +300,8 @@ def test_offsets_are_renewed_between_batches_and_within(
 
     with running(flow) as runs:
         runs.batch(5, 5)
-        # At the start, before anything is written, and once more when all are known; what tasks
-        # have committed needs no settling.
+        # A start commits the offsets before anything is written, and again once all are known;
+        # offsets that tasks have committed need no further commit.
         assert committed() == [{0: 0, 1: 0}] * 2
         runs.batch(9, 5)
         assert len(seen) == 2
@@ -312,12 +312,12 @@ def test_offsets_are_renewed_between_batches_and_within(
         monkeypatch.setattr(group_offsets, "RENEWED_AFTER", 0.0)
         seen.clear()
 
-        # While a batch is in hand, only with its end: tasks may commit meanwhile.
+        # During a batch, offsets are renewed only with its end, because tasks may be committing.
         runs.batch(14, 5, while_planned=lambda: time.sleep(2.5))
         assert {0: 14, 1: 5} in committed()
         assert {0: 12, 1: 5} not in committed()[1:]
         monkeypatch.setattr(group_offsets, "RENEWED_AFTER", 3600.0)
-        # Waits for a renewal that is under way, which would stand for the one at the end.
+        # Waits for a renewal in progress, which would be mistaken for the one at the end.
         runs.batch(15, 5)
         seen.clear()
     # At the clean end.

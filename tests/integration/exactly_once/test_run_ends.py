@@ -32,7 +32,7 @@ def test_what_cancelled_tasks_leave_open_is_ended(flow: Flow, aside: bool) -> No
             until(flow.open_transactions, lambda: "an open transaction")
             older.run.leave(task_kill_grace_s=0.5, background=aside)
             sweeps = _sweeps(flow)
-            # Python, if it ends now, waits for one that goes on aside.
+            # If Python exits now, it waits for a sweep in the background.
             assert [thread.daemon for thread in sweeps] == [False] * aside
             for thread in sweeps:
                 thread.join(60)

@@ -281,7 +281,7 @@ def test_a_concurrent_run_is_not_mistaken_for_an_old_checkpoint(
         ):
             newer.run.write(Batch(1, _never, newer.log))
         assert sorted(staged.flow.values()) == written
-        # It was fenced, and joins again for a batch that is its own still.
+        # The older run was fenced, but joins again for a batch that is still its own.
         older.batch()
         older.written_once()
 

@@ -31,7 +31,7 @@ def test_a_second_run_that_comes_and_goes_within_a_batch(start: Start) -> None:
         first.batch(5, 5)
 
         def overtake() -> None:
-            # A heartbeat that falls into the other's life would end this run.
+            # A heartbeat while the other run is active would end this run.
             first.delay_heartbeats()
             with start(checkpoint=first.checkpoint) as second:
                 second.batch(10, 10)

@@ -35,7 +35,10 @@ def _write(
     dead_letters = DeadLetterSettings(topic=create_dead_letter_topic(flow))
     settings = changed(writer_settings(flow), dead_letters=dead_letters, **options)
     with started(flow) as membership:
-        limits = {"max_dead_letters": allowed, "defer_dead_letters": defer_dead_letters}
+        limits: dict[str, Any] = {
+            "max_dead_letters": allowed,
+            "defer_dead_letters": defer_dead_letters,
+        }
         return task_outcome(membership, settings, rows(), **limits)
 
 

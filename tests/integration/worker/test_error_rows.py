@@ -82,7 +82,7 @@ def _aborted(row: str, *, again: bool, first: str = "", slow: bool = False) -> A
     [
         _aborted(_REJECTED, again=True, slow=True),
         _aborted("134 UNASSIGNED_PARTITION", again=True, slow=True),
-        # Never repeated with another producer epoch: ours can't change but to our successor's.
+        # Never repeated with another producer epoch: only a successor's epoch could replace ours.
         _aborted("47 INVALID_PRODUCER_EPOCH", again=True, slow=True),
         _aborted("22 ILLEGAL_GENERATION", again=True),
         # The worst of an answer's codes decides.

@@ -41,8 +41,8 @@ def test_a_producer_that_is_given_up_adds_no_partition_any_more(
         writing.add(rows(proxied_flow, 0, 0))
         while asked() < 2:
             time.sleep(0.01)
-        # Still there, as it is for librdkafka's threads while it closes: to add one then ends the
-        # process by an assertion.
+        # Keep the handle, as librdkafka's threads do while it closes: adding a partition then
+        # fails an assertion, which ends the process.
         _producer = writing._producer._producer
         if interrupted:
             monkeypatch.setattr(producer, "fence_producer", interrupt)

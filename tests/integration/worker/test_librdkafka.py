@@ -364,7 +364,7 @@ def test_a_token_is_made_when_librdkafka_asks(given: Any, *, valid: bool) -> Non
 
 
 def _other(structure: type[ctypes.Structure], before: str, size: int) -> Any:
-    """A structure with another field in front of one; with a size, with another size of one."""
+    """A structure with a new field before a given one or, with a size, that size of the field."""
     fields: list[Any] = []
     for field in structure._fields_:
         if field[0] == before:

@@ -9,16 +9,12 @@ from typing import Any
 import pytest
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.producer import EndTxnRequest, InitProducerIdRequest
-from pyspark.sql import SparkSession
 
 from spark_eos._client.error_codes import Code
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
 from spark_eos._worker import producer
 from support import proxy_faults as faults
-from support.flow import Flow
 from support.proxied_worker import ProxiedWorker, answered
-from support.proxy import KafkaProxy
-from support.queries import run_available
 
 _ALL_WAYS = [faults.CutBefore, faults.CutAfter, faults.DropAnswer, faults.DropRequest]
 
@@ -162,30 +158,3 @@ def test_list_transactions_14_coordinator_load_in_progress(worker: ProxiedWorker
         assert worker.flow.open_transactions() == [worker.worker.identity.transactional_id]
 
     worker.commits(meanwhile=listed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("request_class", "fault"),
-    [
-        (TxnOffsetCommitRequest, faults.CutAfter()),
-        (EndTxnRequest, faults.CutBefore()),
-        (EndTxnRequest, faults.CutAfter()),
-    ],
-    ids=["TxnOffsetCommit", "before EndTxn", "after EndTxn"],
-)
-def test_a_query_whose_connection_is_cut_writes_every_row_once(
-    request_class: Any,
-    fault: faults.Fault,
-    proxied_flow: Flow,
-    proxy: KafkaProxy,
-    spark_eos_session: SparkSession,
-) -> None:
-    proxied_flow.produce(range(20))
-    cut = proxy.on(request_class, fault)
-    reports = run_available(spark_eos_session, proxied_flow)
-    assert len(cut.hits) == 1
-    assert sum(report.rows_written for report in reports) == 20
-    assert sorted(map(int, proxied_flow.values())) == list(range(20))
-    assert proxied_flow.committed() == {0: 10, 1: 10}
-    assert proxied_flow.open_transactions() == []

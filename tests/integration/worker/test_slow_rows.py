@@ -35,7 +35,7 @@ def test_sent_rows_are_committed_while_the_task_waits_for_more(flow: Flow) -> No
     def batches() -> Iterator[pa.RecordBatch]:
         yield row_batch(flow, 0, 0, 1, 2)
         until(lambda: flow.committed(stable=False).get(0), lambda: "the first rows", timeout=20)
-        # Of the last record more rows may come, and do: its offset is not to be committed yet.
+        # More rows of the last record may come, and do, so its offset must not be committed yet.
         assert flow.committed() == {0: 2}
         yield row_batch(flow, 0, 2, 2)
         assert flow.committed() == {0: 2}

@@ -1,13 +1,16 @@
 """A worker looks topics up as rarely as possible, and again after a failure."""
 
 import json
+from typing import NoReturn
 
 import pytest
 
 from spark_eos._exactly_once import task
 from spark_eos._exactly_once.task import write_task
 from spark_eos._exactly_once.transaction import TransactionWriter
+from spark_eos._kafka.topic_cache import TopicCache
 from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos.errors import AuthorizationError
 from support.flow import Flow
 from support.versions import needs_topic_ids
 from support.writing import requests_naming, row_batch, rows, sent_requests, writer
@@ -46,6 +49,16 @@ def test_of_several_missing_topics_the_first_rows_is_named(flow: Flow) -> None:
         part = rows(flow, 0, 3, 4, topic=["z/", "a/"])
         with pytest.raises(TransactionError, match=r"offset 3.*z/"):
             writing.add(part)
+
+
+def test_rows_for_a_forbidden_topic_are_named(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_arguments: object, **_named: object) -> NoReturn:
+        raise AuthorizationError("topic 'ordrs': 29 TOPIC_AUTHORIZATION_FAILED", 29, ())
+
+    with writer(flow) as writing:
+        monkeypatch.setattr(TopicCache, "get", refused)
+        with pytest.raises(TransactionError, match=rf"{flow.source}-0 offset 3.*ordrs"):
+            writing.add(rows(flow, 0, 3, topic=["ordrs"]))
 
 
 @pytest.mark.slow

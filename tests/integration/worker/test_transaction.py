@@ -2,7 +2,9 @@
 
 import time
 from dataclasses import replace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_eos._exactly_once.transaction import TransactionWriter
@@ -41,7 +43,7 @@ def test_a_transaction_ends_with_its_last_record(flow: Flow) -> None:
     settings = changed(writer_settings(flow), transactions=Limits(max_records=1_500))
     batches = [row_batch(flow, 0, *range(1_000)), row_batch(flow, 1, *range(3_500))]
     with started(flow) as membership:
-        planned = {"start": 0, "end": 10_000}
+        planned: dict[str, Any] = {"start": 0, "end": 10_000}
         outcome = task_outcome(membership, settings, iter(batches), **planned)
     assert outcome.counters.transactions == 3
     for partition in (0, 1):
@@ -159,3 +161,21 @@ def test_an_unforeseen_error_names_all_rows_among_which_it_was(
         outcome = task_outcome(membership, writer_settings(flow), batches)
     message = "source {}-0 offsets 3 to 7: TypeError: no such thing"
     assert (outcome.failed, outcome.reason) == (True, message.format(flow.source))
+
+
+def test_only_the_last_record_of_a_batch_is_held_back(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[int] = []
+    add = TransactionWriter.add
+
+    def counted(self: TransactionWriter, part: Any, *more: Any) -> None:
+        parts.append(part.rows.num_rows)
+        add(self, part, *more)
+
+    monkeypatch.setattr(TransactionWriter, "add", counted)
+    both = pa.concat_batches([row_batch(flow, 0, 0, 1, 2), row_batch(flow, 1, 0, 1, 2)])
+    with started(flow) as membership:
+        task_outcome(membership, writer_settings(flow), iter([both]), start=0, end=3)
+    assert parts == [3, 2, 1]
+    assert flow.committed() == {0: 3, 1: 3}

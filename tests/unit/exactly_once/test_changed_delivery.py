@@ -24,7 +24,7 @@ _SHUFFLE = "the query has a shuffle (Exchange in its plan)"
 @pytest.mark.parametrize(
     ("noted", "wanted", "why", "cure"),
     [
-        # Setting delivery='direct' would help none that the stream does not let be direct.
+        # Setting delivery='direct' would not help, because the stream can't be direct.
         (DIRECT, STAGED, _SHUFFLE, "change the query back, so that its delivery can be 'direct';"),
         (DIRECT, STAGED, "", "set delivery='direct', and no source_kafka;"),
         (DIRECT, MIRRORED, "", "set delivery='direct', and no source_kafka;"),

@@ -84,7 +84,7 @@ def test_offset_logs_that_can_not_be_used(files: dict[str, str], words: str) -> 
     ("files", "words"),
     [
         ({}, "no streaming checkpoint at .*'/checkpoints/a', .* empty or does not exist"),
-        ({"commits/0": "v1"}, "'/checkpoints/a' has commits but no metadata: .*a part"),
+        ({"commits/0": "v1"}, "'/checkpoints/a' has commits but no metadata: .*part of"),
         ({"metadata": ""}, "metadata of checkpoint_location '/checkpoints/a' can't be read: ''"),
         ({"metadata": "[1]"}, "metadata of checkpoint_location '/checkpoints/a' can't be read"),
     ],
@@ -131,6 +131,13 @@ def test_the_ranges_of_a_batch_in_its_sources(
     assert log.source_ranges(1) == [BatchRange(1, {_A0: 4}, {_A0: 9})]
     with pytest.raises(errors.CheckpointError, match="offsets/2 is missing"):
         log.source_ranges(2)
+
+
+def test_offsets_of_other_sources_name_no_topics() -> None:
+    text = 'v1\n{}\n{"a":{"0":4}}\n{"shards":{"0":17}}'
+    log = OffsetLog(CheckpointTexts({"offsets/0": text}))
+    assert log.topics() == {"a", "shards"}
+    assert log.topics({"1"}) == {"a"}
 
 
 def test_the_note_keeps_the_partitions_that_a_topic_had() -> None:

@@ -37,34 +37,33 @@ def _limits(size: TransactionSize) -> tuple[int, int, int]:
 
 def test_transactions_shrink_to_a_limit_and_grow_with_each_batch() -> None:
     sizes, settings = _TransactionSizes(), _settings()
-    assert sizes.of(settings) is settings
     limits = []
     for _ in range(4):
         sizes.shrink(settings, _outcome(TOO_SLOW))
-        limits.append(_limits(sizes.of(settings).size))
+        limits.append(_limits(sizes.size))
     assert limits == [(1_562, 1 << 20, 1), (24, 1 << 14, 1), (1, 671, 1), (1, 671, 1)]
     sizes.after([_outcome(TOO_SLOW), _outcome(WRITTEN)])
-    assert _limits(sizes.of(settings).size) == (1, 671, 1)
+    assert _limits(sizes.size) == (1, 671, 1)
     grown = []
     for _ in range(9):
         sizes.after([_outcome(WRITTEN)])
-        grown.append(_limits(sizes.of(settings).size)[0])
+        grown.append(_limits(sizes.size)[0])
     assert grown == [4, 16, 64, 256, 1_030, 4_166, 16_666, 100_000, 100_000]
-    assert sizes.of(settings).size == FULL
+    assert sizes.size == FULL
 
 
 def test_transactions_of_any_size_shrink_to_a_single_row() -> None:
     sizes, settings = _TransactionSizes(), _settings(Transactions(max_records=10_000_000))
     for _ in range(4):
         sizes.shrink(settings, _outcome(TOO_SLOW))
-    assert sizes.of(settings).size.limits(settings.transactions).max_records == 1
+    assert sizes.size.limits(settings.transactions).max_records == 1
 
 
 def test_after_an_outage_a_tasks_transactions_grow_at_once() -> None:
     sizes, settings = _TransactionSizes(), _settings()
     for _ in range(3):
         sizes.shrink(settings, _outcome(TOO_SLOW))
-    size, rows = sizes.of(settings).size, []
+    size, rows = sizes.size, []
     while size != FULL:
         rows.append(_limits(size)[0])
         size = size.after(1.0, _MOST)
@@ -77,21 +76,21 @@ def test_after_an_outage_a_tasks_transactions_grow_at_once() -> None:
 def test_transactions_that_have_grown_too_large_do_not_grow_again() -> None:
     sizes, settings = _TransactionSizes(), _settings()
     sizes.shrink(settings, _outcome(TOO_SLOW))
-    assert sizes.of(settings).size == TransactionSize(64, least=1)
+    assert sizes.size == TransactionSize(64, least=1)
     # Transactions of this size were committed, and then larger ones were too slow.
     sizes.shrink(settings, _outcome(OUTGROWN, WRITTEN))
-    assert sizes.of(settings).size == TransactionSize(64, least=64)
-    assert sizes.of(settings).size.after(0.0, _MOST) == TransactionSize(64, least=64)
+    assert sizes.size == TransactionSize(64, least=64)
+    assert sizes.size.after(0.0, _MOST) == TransactionSize(64, least=64)
     # Even this size is too large now, for one task at least.
     sizes.shrink(settings, _outcome(OUTGROWN, TOO_SLOW))
-    assert sizes.of(settings).size == TransactionSize(4096, least=64)
+    assert sizes.size == TransactionSize(4096, least=64)
     # From batch to batch they grow, one step at a time.
     sizes.after([_outcome(WRITTEN)])
     sizes.after([_outcome(WRITTEN)])
     sizes.after([_outcome(WRITTEN)])
-    assert sizes.of(settings).size == TransactionSize(64, least=64)
+    assert sizes.size == TransactionSize(64, least=64)
     sizes.after([_outcome(WRITTEN)])
-    assert sizes.of(settings).size == TransactionSize(16, least=16)
+    assert sizes.size == TransactionSize(16, least=16)
 
 
 @pytest.mark.parametrize("most", [1, 3, 10, 20, 50, 500, 2_000, 30_000])
@@ -99,7 +98,7 @@ def test_a_limit_that_nothing_reports_costs_no_attempt_that_counts(most: int) ->
     # Requests of more rows are never answered, as behind a broken middlebox.
     sizes, settings, counted = _TransactionSizes(), _settings(), 0
     for _ in range(20):
-        first = size = sizes.of(settings).size
+        first = size = sizes.size
         while _limits(size)[0] <= most and size.grown() != size:
             size = size.grown()
         if _limits(size)[0] <= most:
