@@ -73,14 +73,15 @@ query.awaitTermination()
 # MAGIC ## What the query did
 # MAGIC
 # MAGIC The sink's reports are joined with Spark's progress for this run. `lag` is the number of
-# MAGIC available records that had not been read yet.
+# MAGIC available records that had not been read yet; Spark remembers it for about the last 100
+# MAGIC batches.
 
 # COMMAND ----------
 
 from spark_eos.observability.listener import source_lag
 
 reports = spark.read.schema(
-    "query_id string, batch_id long, rows_written long, rows_skipped long, transactions long, "
+    "query_run string, batch_id long, rows_written long, rows_skipped long, transactions long, "
     "attempts long, total_ms double"
 ).json(reports_path)
 lags = spark.createDataFrame(
@@ -88,9 +89,9 @@ lags = spark.createDataFrame(
     "batch_id long, lag long",
 )
 batches = (
-    reports.where(F.col("query_id") == str(query.id))
-    .drop("query_id")
-    .join(lags, "batch_id")
+    reports.where(F.col("query_run") == str(query.runId))
+    .drop("query_run")
+    .join(lags, "batch_id", "left")
     .orderBy("batch_id")
 )
 display(batches)

@@ -123,10 +123,10 @@ class BatchReport:
             if they sent both. If they sent none, the version that the cluster supported at the
             start.
         partitions: One `PartitionReport` per source partition.
-        milliseconds: Time by step: ``range``, ``start`` (of a run), ``plan``, ``job``, ``fence``,
-            ``commit_end`` and ``total`` as measured by the driver; ``wait`` (for the source
-            and the query's own functions), ``produce``, ``flush``, ``offsets`` and ``commit``
-            summed over the tasks.
+        milliseconds: Time by step: ``range``, ``start`` (of a run), ``stage`` (of a staged batch),
+            ``plan``, ``job``, ``fence``, ``commit_end`` and ``total`` as measured by the driver;
+            ``wait`` (for the source and the query's own functions), ``produce``, ``flush``,
+            ``offsets`` and ``commit`` summed over the tasks.
         lost: Source records that were deleted before they were read, so they are not written; only
             with ``fail_on_data_loss=False``.
         delivery: The delivery of the rows: ``direct``, ``mirrored`` or ``staged``. In a staged

@@ -93,7 +93,7 @@ class CheckpointCheck:
                 of_kafka = bool(kafka_positions(ends.get(source, "")))
             else:
                 # Spark creates the directory before it asks for the offsets, which may fail. Only
-                # Kafka's file begins with a zero byte; other sources write what they like.
+                # Kafka's file begins with a zero byte; other sources have formats of their own.
                 of_kafka = content is not None and content[:1] in ("", "\0")
             if not of_kafka:
                 continue

@@ -24,7 +24,7 @@ def local_directory(location: str) -> Path | None:
 
 
 class ArrowFiles:
-    """Files below a location: a local path, a ``file:`` URI, or a URI that pyarrow knows."""
+    """Files below a location: a local path, a ``file:`` URI, or a URI that pyarrow supports."""
 
     def __init__(self, location: str) -> None:
         # For messages only.

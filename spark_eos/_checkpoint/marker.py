@@ -1,4 +1,4 @@
-"""A checkpoint's marker: the group and the delivery that its offsets belong to; pure."""
+"""A checkpoint's marker: the group and the delivery that its offsets belong to; no I/O."""
 
 import json
 import re

@@ -7,7 +7,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
@@ -164,7 +164,7 @@ class OffsetLog:
         parts = [name for name in _PARTS if self._files.names(name)]
         if parts:
             return CheckpointError(
-                f"{place} has {', '.join(parts)} but no metadata: it is only a part of a "
+                f"{place} has {', '.join(parts)} but no metadata: it is only part of a "
                 f"checkpoint. {self._cure}"
             )
         return CheckpointError(
@@ -258,11 +258,15 @@ class OffsetLog:
         ]
         return [range_ for range_ in ranges if range_.ends]
 
-    def topics(self) -> set[str]:
-        """Return the topics that Spark's last batch reads, or that the first batch would read."""
+    def topics(self, others: Collection[str] = ()) -> set[str]:
+        """Return the topics that Spark's last batch reads, or that the first batch would read.
+
+        ``others`` are the numbers of sources that are not Kafka: their offsets may look like it.
+        """
         begun = self.begun
         ends = self._first() if begun is None else self._entry(begun).by_source()
-        return {topic for text in ends.values() for topic, _ in kafka_positions(text or "")}
+        texts = (text or "" for name, text in ends.items() if name not in others)
+        return {topic for text in texts for topic, _ in kafka_positions(text)}
 
     def fingerprint(self, batch_id: int) -> str:
         """Return a fingerprint of a batch's end offsets and the time when it began."""

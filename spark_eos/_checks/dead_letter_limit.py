@@ -41,7 +41,7 @@ class DeadLetterLimit:
             }
         else:
             self._total = rows
-            # Nobody knows how the rows are spread over the files.
+            # It is unknown how the rows are spread over the files.
             self._left = dict.fromkeys(batch.ends, 1)
         option = settings.dead_letters
         self._limit = 0 if option is None else option.most(self._total)
@@ -105,8 +105,8 @@ class DeadLetterLimit:
                 f"{batch}: all {dead.total} rows of the batch are dead letters with one error: "
                 f"{dead.most_frequent()}. The first is {next(iter(dead.first.values()))}. "
                 f"{written or 'None'} of them are in the dead-letter topic {option.topic!r}. "
-                "Bad data is seldom the cause: a service is down, or the query is broken. Solve "
-                "that problem and start again: the query continues where it stopped. If all rows "
+                "Bad data is seldom the cause; usually, a service is down or the query is broken. "
+                "Fix that and start again: the query continues where it stopped. If all rows "
                 "of a batch should become dead letters, set dead_letters.limit=1.0"
             )
 

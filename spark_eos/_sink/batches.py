@@ -230,7 +230,7 @@ class SinkBatches:
             if run is None or not run.holds(frame):
                 run = self._start_run(frame, batch_id, final_steps)
             run.begin(batch_id)
-        # A later run of this sink may find that this batch has begun.
+        # Tells a later run of this sink that this batch was already begun.
         self._begun_before = batch_id
         report = run.write(frame, batch_id, self._relation)
         self._written = batch_id
@@ -241,7 +241,7 @@ class SinkBatches:
             raise UnsupportedPipelineError(
                 f"the function for foreachBatch has returned, and batch {batch_id} is not written: "
                 "the function has not called the sink, or has caught its error. Call the sink once "
-                f"in each batch, even in an empty batch; the next start writes batch {batch_id}"
+                f"in each batch, even if it is empty; the next start writes batch {batch_id}"
             )
 
     def _start_run(self, frame: DataFrame, batch_id: int, final_steps: FinalSteps) -> SinkRun:
@@ -249,7 +249,9 @@ class SinkBatches:
         if query is None:
             raise UnsupportedPipelineError(
                 "start the query from sink.write(...), which checks its plan; set a function of "
-                "your own with sink.write(...).foreachBatch(function)"
+                "your own with sink.write(...).foreachBatch(function). If you did, the function "
+                "has found another sink under the name of yours, such as one that a notebook's "
+                "cell has created since: start the query again"
             )
         query = replace(query, final_steps=final_steps)
         with self.start as start:

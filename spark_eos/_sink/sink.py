@@ -10,6 +10,7 @@ from spark_eos._checks import preflight
 from spark_eos._checks.start import Start
 from spark_eos._client.argument_types import typed
 from spark_eos._client.checks import check_text
+from spark_eos._client.locations import without_credentials
 from spark_eos._client.settings import ClientSettings
 from spark_eos._client.tables import FittingTable, as_html
 from spark_eos._delivery.base import SinkQuery
@@ -159,7 +160,7 @@ class ExactlyOnceSink:
             "delivery": f"{self._wanted_delivery}, before write"
             if query is None
             else query.delivery.name,
-            "checkpoint": self._checkpoint_location,
+            "checkpoint": without_credentials(self._checkpoint_location),
             "kafka": str(settings.client),
             **({} if source is None else {"source_kafka": str(source)}),
             **({} if letters is None else {"dead-letter topic": letters.topic}),
@@ -233,10 +234,10 @@ class ExactlyOnceSink:
             it also carries the record's key, value, headers and timestamp.
 
         Raises:
-            ConfigurationError: Not exactly one of subscribe, subscribePattern and assign is given,
+            ConfigurationError: None or several of subscribe, subscribePattern and assign are given,
                 the pattern is invalid, or a topic is named that the sink writes to; or ``kafka``
                 has ``oauth_cb`` and the source has no way to log in; or Spark has no Kafka source,
-                or its local workers' Python can't run our tasks.
+                or the Python of its local workers can't run the sink's tasks.
             AuthenticationError: A broker and this client do not accept each other.
             UnsupportedPipelineError: An option would split or reorder source partitions.
             TopicNotFoundError: A source topic does not exist.
@@ -356,7 +357,7 @@ class ExactlyOnceSink:
 
 @dataclass(frozen=True)
 class _Read:
-    """A call of `ExactlyOnceSink.read`: the selection as Spark's options, and the topics then."""
+    """A call of `ExactlyOnceSink.read`: the selection as Spark's options, and its topics then."""
 
     options: dict[str, str]
     topics: dict[str, TopicInfo]
@@ -369,7 +370,7 @@ class _Read:
 
 
 def _checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> SinkQuery:
-    """Return the query if the cluster can run it, with the topics that no row may go to."""
+    """Return the query if the cluster can run it, with the topics to which no row may go."""
     settings, progress = query.settings, query.progress_topic
 
     def here(servers: str) -> bool:

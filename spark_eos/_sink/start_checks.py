@@ -1,7 +1,7 @@
-"""Checks whether a query can start, by its checkpoint and topics, and why it has failed."""
+"""Checks, from its checkpoint and topics, whether a query can start, or why it has failed."""
 
-# The checks run before Spark starts the query, and again if the query fails with an error of
-# Spark's: that error would name neither the cause nor a cure.
+# The checks run before Spark starts the query, and again if the query fails with one of Spark's own
+# errors, which would name neither the cause nor a remedy.
 
 import logging
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ class StartChecks:
         for selection, at_read in zip(query.selections, query.topics_at_read, strict=True):
             now, _ = source_partitions(self.spark, start.source, selection, start.deadline())
             if settings.fail_on_data_loss and (gone := sorted(at_read.keys() - now.keys())):
-                raise TopicNotFoundError(f"source topic {', '.join(gone)} does not exist any more")
+                raise TopicNotFoundError(f"source topic {', '.join(gone)} no longer exists")
             for name, topic in sorted(now.items()):
                 before = at_read.get(name)
                 if before is not None and before.topic_id != topic.topic_id:
@@ -87,6 +87,6 @@ class StartChecks:
             return
         raise UnsupportedPipelineError(
             f"topic {topic!r} had {known} partitions when sink.read was called, and has "
-            f"{partitions} now; Spark needs an offset of each partition to start a new query. Call "
-            "sink.read again, and write the DataFrame that it returns"
+            f"{partitions} now; Spark needs an offset for each partition to start a new query. "
+            "Call sink.read again, and write the DataFrame that it returns"
         )

@@ -6,11 +6,13 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import PySparkPicklingError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._checkpoint.offset_log import LogFiles, OffsetLog, complete_logs
 from spark_eos._client.argument_types import typed
+from spark_eos._client.locations import without_credentials
 from spark_eos._delivery.base import SinkQuery
 from spark_eos._pyspark_internals import (
     ANY_SINK_ASYNCHRONOUS,
@@ -80,7 +82,7 @@ class ExactlyOnceWriter:
         continuous: str | None = None,
         realTime: str | None = None,  # noqa: N803
     ) -> "ExactlyOnceWriter":
-        """Choose when batches run; by default one follows another.
+        """Choose when batches run; by default, each starts as soon as the previous one ends.
 
         Args:
             processingTime: Interval between the starts of two batches, such as ``1 second``.
@@ -93,7 +95,7 @@ class ExactlyOnceWriter:
             This writer.
 
         Raises:
-            ConfigurationError: Not exactly one of the first three is given.
+            ConfigurationError: None or several of the first three are given.
         """
         for name, wanted in (("continuous", continuous), ("realTime", realTime)):
             if wanted is not None:
@@ -144,8 +146,9 @@ class ExactlyOnceWriter:
         """
         location = self._query.location
         if key.lower() == _LOCATION.lower() and value != location:
+            own, other = without_credentials(location), without_credentials(str(value))
             raise ConfigurationError(
-                f"the sink's checkpoint_location is {location!r}: create another sink for {value!r}"
+                f"the sink's checkpoint_location is {own!r}: create another sink for {other!r}"
             )
         self._options[key] = value
         return self
@@ -227,7 +230,8 @@ class ExactlyOnceWriter:
         log = OffsetLog(checks.files)
         with _checkpoint_at(location):
             batches.prepare(self._query, spark, log.begun)
-        writer = rows.writeStream.foreachBatch(function)
+        with _naming_what_cannot_be_copied():
+            writer = rows.writeStream.foreachBatch(function)
         if self._output_mode is not None:
             writer = writer.outputMode(self._output_mode)
         if self._query_name is not None:
@@ -241,7 +245,7 @@ class ExactlyOnceWriter:
                 checks.check(start)
             say_start(self._query, spark, start, None if is_connect(rows) else log)
         if is_connect(rows):
-            # On Spark Connect the run is in another process.
+            # On Spark Connect, the run is in another process.
             batches.start.close()
         with _checkpoint_at(location):
             query = writer.start()
@@ -296,7 +300,21 @@ def _checkpoint_at(location: str) -> Iterator[None]:
         why = file_fault(str(error))
         if why is None:
             raise
-        raise CheckpointError(f"checkpoint_location {location!r} can't be created: {why}") from None
+        where, why = without_credentials(location), without_credentials(why)
+        raise CheckpointError(f"checkpoint_location {where!r} can't be created: {why}") from None
+
+
+@contextlib.contextmanager
+def _naming_what_cannot_be_copied() -> Iterator[None]:
+    """Raise our own error if something in ``on_batch`` can't be copied to Connect's process."""
+    try:
+        yield
+    except PySparkPicklingError as error:
+        # Spark has replaced the error twice, and always blames a session or DataFrame.
+        cause = error.__context__ and error.__context__.__context__
+        if isinstance(cause, SparkEosError):
+            raise cause from None
+        raise
 
 
 class _RemoteBatches:
@@ -337,7 +355,7 @@ def _complete_logs(files: LogFiles, *, every_batch: bool) -> None:
     """Complete an offset log that Spark has written asynchronously."""
     # Normally, Spark logs each batch's offsets before the batch, and the batch's end after it. This
     # takes half the time of a batch of 100 rows. With asynchronous tracking, Spark logs once a
-    # second. After a crash, Spark divides the records that it has not logged into other batches.
+    # second. After a crash, Spark divides records that it has not logged into different batches.
     # Rows that are already written are skipped, because the group's offsets were committed with
     # them.
     added = complete_logs(files, every_batch=every_batch)

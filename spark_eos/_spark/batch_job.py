@@ -109,6 +109,7 @@ class BatchJobs:
         task = write_task(
             planned.settings,
             batch_plan,
+            size=planned.size,
             sources=sources,
             discard_producer=only is not None,
             arrange=self._arrange,

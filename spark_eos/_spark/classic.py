@@ -94,9 +94,9 @@ class ClassicRuntime(QueryRuntime):
         logged = self.offset_log.query_id()
         if logged != query_id:
             raise CheckpointError(
-                f"checkpoint_location {location!r} belongs to query {logged}, but this is query "
-                f"{query_id}: the sink and the query need the same checkpoint; start the query "
-                "from sink.write(...), which sets it"
+                f"checkpoint_location {self.files.location!r} belongs to query {logged}, but this "
+                f"is query {query_id}: the sink and the query need the same checkpoint; start the "
+                "query from sink.write(...), which sets it"
             )
         sources = sources_of_query(query)
         check_sources(sources)
@@ -189,7 +189,10 @@ class ClassicRuntime(QueryRuntime):
             active = query is not None and query.isActive and not stopped
         except Exception:  # noqa: BLE001 - if the JVM has ended, so has the query
             active = False
-        return None if active else as_query_stopped_error(error)
+        if active:
+            return None
+        # `HadoopFiles` replaces the error of an interrupted call, and so does PySpark.
+        return as_query_stopped_error(error) or as_query_stopped_error(error.__context__)
 
 
 @contextmanager
@@ -242,7 +245,7 @@ def _items(items: Any) -> Iterator[Any]:
         yield items.get(index)
 
 
-def as_query_stopped_error(error: BaseException) -> QueryStoppedError | None:
+def as_query_stopped_error(error: BaseException | None) -> QueryStoppedError | None:
     """Return an interrupted or cancelled job's error without Java's stack trace, else None."""
     # While Spark stops a query, it searches the error's text for the interruption with a regular
     # expression that recurses on every character (SPARK-48717): a long stack trace may overflow

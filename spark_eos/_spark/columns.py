@@ -67,10 +67,10 @@ def check_target(schema: T.StructType) -> None:
     """Refuse the source's own ``topic`` column, which `with_own_topic_marked` has marked."""
     if "topic" in schema.names and schema["topic"].metadata == SOURCES_OWN:
         raise UnsupportedPipelineError(
-            "the `topic` column is the source's own. The sink takes `topic` as each row's target, "
-            "in preference to its topic=, so rows would go back to where they came from. Select "
-            "the columns to write, as in select('source', 'key', 'value'), or remove the other "
-            "columns with drop('topic', 'partition', 'timestamp'). If rows are meant for topics "
+            "the `topic` column is the source's own. It would be each row's target, instead of the "
+            "sink's topic=, so rows would go back to where they came from. Select the columns to "
+            "write, as in select('source', 'key', 'value'), or remove the other columns with "
+            "drop('topic', 'partition', 'timestamp'). If rows are meant for topics "
             "of the same names in another cluster, say so: "
             "F.col('topic').cast('string').alias('topic')"
         )

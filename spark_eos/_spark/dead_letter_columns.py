@@ -133,7 +133,7 @@ def staged_columns(schema: T.StructType) -> list[Column]:
 
 
 def columns_of_copy(schema: T.StructType) -> list[Column]:
-    """Return the columns that tasks need of a staged copy that may have dead letters."""
+    """Return the columns that tasks need from a staged copy that may have dead letters."""
     chosen = [F.col(name) for name in payload(schema)]
     if RECORD in schema.names:
         return [*chosen, _as_letter(F.col(ERROR)), F.col(RECORD)]

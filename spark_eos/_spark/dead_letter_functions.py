@@ -54,9 +54,9 @@ def guarded(
 ) -> DataFrame:
     """Apply a function to all rows; a row on which it raises can become a dead letter.
 
-    Each row of the frame makes one row of the result. If a function of batches raises, the batch is
-    halved until the bad rows are alone, so a bad row costs no other row. The function must treat
-    rows independently of each other, and may be called more than once for the same row.
+    Each row of the frame yields one row of the result. If a function that takes batches raises, the
+    batch is halved until the bad rows are isolated, so that no other row is affected. The function
+    must treat rows independently of each other, and may be called more than once for the same row.
 
     Args:
         frame: The rows, with ``source`` if they are to be written directly.
@@ -77,7 +77,7 @@ def guarded(
             count as a row's fault, and so do classes whose first base is one of them. OSError,
             MemoryError, ImportError, RuntimeError, and the exceptions of modules for networks,
             databases, processes and threads do not count: they may be an outage, and end the query.
-            An exception that one of these led to (``raise ... from``, or raised while it was
+            An exception that one of these caused (``raise ... from``, or raised while it was
             handled) also ends the query, unless it was raised ``from None``.
         stacktrace: Whether to keep each error's stack trace, which may show values.
 

@@ -1,4 +1,4 @@
-"""Extracts a query's error from Spark's text, without the plan and stack traces; pure."""
+"""Extracts a query's error from Spark's text, without the plan and stack traces; no I/O."""
 
 import re
 from typing import Final
@@ -20,7 +20,7 @@ _TWO_QUERIES: Final = re.compile(
     r"\[CONCURRENT_STREAM_LOG_UPDATE\]|^Multiple streaming queries are concurrently using"
 )
 _ONE_CHECKPOINT: Final = (
-    "two queries use this checkpoint, so the one that was later to log its batch has ended; no row "
+    "two queries use this checkpoint, so the second one to log its batch has ended; no row "
     "is lost or written twice. If the same program was started twice, stop one of the two, and "
     "restart the other if it has ended. Different queries need their own checkpoint_location and "
     "group_id"

@@ -1,7 +1,7 @@
 """The steps at a query's end that the sink's own tasks take, so that Spark need not run them."""
 
-# Spark runs each mapInArrow in a Python function of its own: it converts all rows to Arrow, sends
-# them to a Python process, and reads the result back. A task of the sink receives the rows anyway.
+# Spark runs each mapInArrow separately: it converts all rows to Arrow, sends them to a Python
+# process, and reads the result back. A task of the sink receives the rows anyway.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Step(Protocol):
         """Do the same within the task of another function."""
 
     def schema(self, before: T.StructType, /) -> T.StructType:
-        """Return the columns that the step makes of other columns."""
+        """Return the columns that the step makes from other columns."""
 
 
 @dataclass(frozen=True)

@@ -258,10 +258,10 @@ def _check_narrow(plan: Iterable[Operator], leaf: str) -> int:
             raise UnsupportedPipelineError(
                 f"the query has {meaning or 'an operator that may move rows'} ({operator.name} "
                 "in its plan). Exactly-once needs the rows of a source partition to stay in one "
-                "task in offset order: filter, select, map, mapInArrow, broadcast joins, union of "
-                "topics and coalesce keep them there. ExactlyOnceSink takes any plan if it may "
-                "stage the batches (delivery='auto' or 'staged'); or shuffle in a separate query "
-                "that writes to an intermediate topic"
+                "task in offset order: filter, select, explode, UDFs, mapInArrow, broadcast joins, "
+                "union of topics and coalesce keep them there. ExactlyOnceSink takes any plan if "
+                "it may stage the batches (delivery='auto' or 'staged'); or shuffle in a separate "
+                "query that writes to an intermediate topic"
             )
     return sum(_is_leaf(operator, leaf) for operator in kept)
 

@@ -1,6 +1,6 @@
 """Decides which exceptions are a row's fault, and finds the rows at fault in a batch."""
 
-# All code that reads or makes rows runs within `by_halves`. Outages must never make dead letters,
+# All code that reads or makes rows runs within `by_halves`. Outages must never cause dead letters,
 # so this module lists the exceptions that may be an outage; any other exception of Python or its
 # standard library is the row's fault. An exception of another package is judged only by its first
 # base class. In a client of a server, that is the client's own base exception, even if ValueError

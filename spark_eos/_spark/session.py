@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -44,6 +45,11 @@ print(json.dumps({{"version": sys.version_info[:2], "missing": missing}}))
 """
 _PATIENCE: Final = 60
 _DAEMON: Final = "spark_eos.worker_daemon"
+# From this number of consumers on, Spark's Kafka source closes the oldest ones. With the default of
+# 64, a query that reads 64 partitions finds none of its consumers in its next batch, and connects
+# to each partition again. Idle consumers are closed after five minutes anyway.
+_CONSUMERS: Final = "spark.kafka.consumer.cache.capacity"
+_KEPT_CONSUMERS: Final = 1_000
 
 
 @typed
@@ -56,8 +62,9 @@ def session_builder(
     """Return a builder for a session that can read Kafka, for scripts run with plain Python.
 
     The builder sets ``spark.jars`` to the jars of Spark's Kafka source, which are downloaded the
-    first time, and makes workers run this Python unless ``PYSPARK_PYTHON`` names another one. It
-    sets nothing if ``spark-submit`` or Spark Connect (``SPARK_REMOTE``) starts Spark.
+    first time, makes workers run this Python unless ``PYSPARK_PYTHON`` names another one, and lets
+    an executor keep 1,000 Kafka consumers (``spark.kafka.consumer.cache.capacity``). It sets
+    nothing if ``spark-submit`` or Spark Connect (``SPARK_REMOTE``) starts Spark.
 
     Examples:
         ::
@@ -95,6 +102,7 @@ def session_builder(
     os.environ.setdefault(_PYTHON, sys.executable)
     further = [jars] if isinstance(jars, str | Path) else jars
     builder = builder.config("spark.jars", ",".join(map(str, [*spark_kafka_jars(), *further])))
+    builder = builder.config(_CONSUMERS, str(_KEPT_CONSUMERS))
     if class_archive:
         options = driver_options()
         if options is None:
@@ -167,7 +175,12 @@ def _problem_of(command: str, context: Any) -> str:
     added = [root, *(str(Path(root, name)) for name in shipped_python_files(context))]
     paths = [*added, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **context.environment}
-    ended = finished([command, "-c", _PROBE], _PATIENCE, env=environment)
+    try:
+        ended = finished([command, "-c", _PROBE], _PATIENCE, env=environment)
+    except OSError as error:
+        return f"it can't be run: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return f"it takes over {_PATIENCE} s to import {', '.join(_MODULES)}"
     try:
         answer = json.loads(ended.stdout)
     except ValueError:

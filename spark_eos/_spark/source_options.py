@@ -63,6 +63,9 @@ def selection_of(
     """Return the topics and partitions to read, as options of Spark's source."""
     if subscribe is not None and not isinstance(subscribe, str):
         subscribe = ",".join(subscribe)
+    if subscribe is not None:
+        # Java trims fewer characters than Python: Spark must read the names that we check.
+        subscribe = ",".join(name.strip() for name in subscribe.split(","))
     if isinstance(assign, Mapping):
         assign = json.dumps({topic: list(indexes) for topic, indexes in assign.items()})
     given = {"subscribe": subscribe, "subscribePattern": pattern, "assign": assign}

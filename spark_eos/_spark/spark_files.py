@@ -46,10 +46,11 @@ class HadoopFiles:
             yield
         except Py4JJavaError as error:
             why = error.java_exception
+            text = without_credentials(str(why.getMessage()))
             raise CheckpointError(
                 f"checkpoint_location {self.location!r}: {path} can't be read: "
-                f"{why.getClass().getSimpleName()}: {why.getMessage()}. Let this user read it, or "
-                "restore it from a copy"
+                f"{why.getClass().getSimpleName()}: {text}. Let this user read it, or restore it "
+                "from a copy"
             ) from None
 
     def read(self, path: str) -> str | None:
@@ -183,6 +184,6 @@ def own_checkpoint(spark: SparkSession, location: str) -> tuple[Files, Streaming
         others.append(query_id)
     what = f"belongs to query {others[-1]}, which is not active" if others else "has no checkpoint"
     raise CheckpointError(
-        f"checkpoint_location {location!r} {what}: the sink and the query need the same "
-        "checkpoint; start the query from sink.write(...), which sets it"
+        f"checkpoint_location {without_credentials(location)!r} {what}: the sink and the query "
+        "need the same checkpoint; start the query from sink.write(...), which sets it"
     )

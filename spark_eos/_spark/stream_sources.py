@@ -177,7 +177,8 @@ def check_still_read(
     if not read.patterns and all(map(_loses_records, kafka_sources)):
         # Spark continues without the missing topics, and the user left them out by name.
         return
-    topics = log.topics()
+    numbers = {str(n) for n, source in enumerate(sources) if source.format not in _KAFKA}
+    topics = log.topics(numbers)
     if left_out := topics - read.among(spark, topics):
         raise CheckpointError(
             f"the query of checkpoint_location {log.location!r} has read topics that it would no "
@@ -235,6 +236,18 @@ def _selected(selections: Iterable[Mapping[str, str]]) -> Iterator[StreamSource]
 def read_by_others(sources: Iterable[StreamSource]) -> SourceTopics:
     """Return the topics of sources that ``sink.read`` did not make."""
     return topics_read(source for source in sources if READ_BY_US not in source.options)
+
+
+def not_only_ours(
+    sources: Sequence[StreamSource], spark: SparkSession, topics: Collection[str]
+) -> set[str]:
+    """Return the topics that ``sink.read`` does not read, or not alone.
+
+    They include names in another source's offsets, which may look like Kafka's.
+    """
+    ours = topics_read(source for source in sources if READ_BY_US in source.options)
+    others = read_by_others(sources)
+    return {*topics} - ours.among(spark, topics) | others.among(spark, topics)
 
 
 def _shared(source: StreamSource, other: StreamSource) -> str:

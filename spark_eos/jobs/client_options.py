@@ -35,7 +35,8 @@ def _keep_file(context: click.Context, parameter: click.Parameter, file: Path | 
     if file is None:
         return
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        # Editors on Windows begin files with a byte order mark.
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not text in UTF-8"
         raise click.BadParameter(f"{str(file)!r} can't be read: {why}") from None

@@ -6,12 +6,14 @@ from typing import Any
 
 import click
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch_report import BatchReport
 from spark_eos._pyspark_internals import is_connect
 from spark_eos._sink.sink import ExactlyOnceSink
+from spark_eos._spark.failed_query import without_trace
 from spark_eos._spark.session import session_builder
 from spark_eos.errors import ConfigurationError, QueryFailedError, SparkEosError
 from spark_eos.jobs.options import JobOptions
@@ -136,6 +138,9 @@ def _wait(query: StreamingQuery, sink: ExactlyOnceSink, signals: StopSignals) ->
         raise click.ClickException(str(error)) from error
     except (Py4JError, ConnectionError) as error:
         raise click.ClickException("Spark's JVM has ended.") from error
+    except PySparkException as error:
+        # Spark Connect's server does not answer any more, or has closed the session.
+        raise click.ClickException(f"Spark has failed: {without_trace(str(error))}") from error
     finally:
         sink.close()
     if signals.status is not None:

@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 # Maximum delay before a signal is noticed while the query runs.
 _POLL_SECONDS: Final = 1
+# How long a call to Spark waits at a prompt; Spark refuses 0.
+_LEAST_SECONDS: Final = 0.001
 # Time for a batch to end by itself before it is interrupted.
 _BATCH_SECONDS: Final = 5
 _PAUSE_SECONDS: Final = 0.02
@@ -61,7 +64,7 @@ def run(query: StreamingQuery, *others: StreamingQuery) -> None:
             spark_eos.run(query)
     """
     if hasattr(sys, "ps1") or threading.current_thread() is not threading.main_thread():
-        wait([query, *others], StopSignals())
+        wait([query, *others], StopSignals(), at_prompt=hasattr(sys, "ps1"))
         return
     # py4j would log the exception that `wait` raises, with a stack trace.
     with StopSignals() as signals, _py4j_quiet():
@@ -135,7 +138,9 @@ def _is_default(handler: Any) -> bool:
     )
 
 
-def wait(queries: Sequence[StreamingQuery], signals: StopSignals) -> None:
+def wait(
+    queries: Sequence[StreamingQuery], signals: StopSignals, *, at_prompt: bool = False
+) -> None:
     """Wait until all queries end; stop them after a signal or a failure, and raise the failure.
 
     Raises:
@@ -146,6 +151,11 @@ def wait(queries: Sequence[StreamingQuery], signals: StopSignals) -> None:
         # A signal during a call to the JVM is noticed when the call returns.
         while signals.status is None and running:
             seconds: Any = _POLL_SECONDS / len(running)
+            if at_prompt:
+                # Ctrl-C raises an exception here. If it interrupted a call to the JVM, the next
+                # call would read the answer to the interrupted one.
+                time.sleep(_POLL_SECONDS)
+                seconds = _LEAST_SECONDS
             running = [query for query in running if not _ended(query, seconds)]
     except (QueryFailedError, PySparkException, Py4JError, ConnectionError):
         _stop(running)
@@ -177,24 +187,12 @@ def _stop_between_batches(query: StreamingQuery, end: float) -> None:
 @contextlib.contextmanager
 def _spark_quiet() -> Iterator[None]:
     """Suppress the stack traces that Spark and py4j log for a batch interrupted by a stop."""
-    with _py4j_quiet():
-        level = _set_level_of_spark("ERROR")
-        try:
-            yield
-        finally:
-            if level:
-                _set_level_of_spark(level)
-
-
-@contextlib.contextmanager
-def _py4j_quiet() -> Iterator[None]:
-    py4j = logging.getLogger("py4j")
-    level = py4j.level
-    py4j.setLevel(logging.CRITICAL)
-    try:
+    with _py4j_quiet(), _OF_SPARK.lowered("ERROR"):
         yield
-    finally:
-        py4j.setLevel(level)
+
+
+def _py4j_quiet() -> AbstractContextManager[None]:
+    return _OF_PY4J.lowered(logging.CRITICAL)
 
 
 def _set_level_of_spark(level: str) -> str:
@@ -202,3 +200,38 @@ def _set_level_of_spark(level: str) -> str:
         return set_spark_log_level(level)
     except (Py4JError, ConnectionError):
         return ""
+
+
+def _set_level_of_py4j(level: int) -> int:
+    py4j = logging.getLogger("py4j")
+    before = py4j.level
+    py4j.setLevel(level)
+    return before
+
+
+class _Level:
+    """A log level; several threads may lower it at once, and the last one restores it."""
+
+    def __init__(self, change: Callable[[Any], Any]) -> None:
+        self._change = change  # sets a level, and returns the previous one; "" if unknown
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before: Any = ""
+
+    @contextlib.contextmanager
+    def lowered(self, level: Any) -> Iterator[None]:
+        with self._lock:
+            if not self._users:
+                self._before = self._change(level)
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users and self._before != "":
+                    self._change(self._before)
+
+
+_OF_SPARK: Final = _Level(_set_level_of_spark)
+_OF_PY4J: Final = _Level(_set_level_of_py4j)

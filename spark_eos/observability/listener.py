@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import (
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_eos._batch_report import BatchReport
-from spark_eos._checkpoint.offset_log import parse_positions
+from spark_eos._checkpoint.offset_log import kafka_positions
 from spark_eos._kafka.topic_partition import Positions
 from spark_eos.errors import ConfigurationError
 
@@ -35,7 +35,7 @@ def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
 
     Returns:
         Number of offsets that Spark saw as available and had not read, by (topic, partition).
-        Transaction markers count, as in Kafka's own lag.
+        Transaction markers count, as in Kafka's own lag. Sources other than Kafka have no lag.
 
     Examples:
         >>> class Progress:
@@ -44,22 +44,21 @@ def source_lag(progress: StreamingQueryProgress) -> dict[tuple[str, int], int]:
         >>> source_lag(Progress())
         {('orders', 0): 10, ('orders', 1): 0}
     """
-    sources = json.loads(progress.json)["sources"]
-    read = _positions([source["endOffset"] for source in sources])
-    available = _positions([source["latestOffset"] for source in sources])
-    return {
-        (partition.topic, partition.partition): max(0, offset - read[partition])
-        for partition, offset in sorted(available.items())
-        if partition in read
-    }
+    lag: dict[tuple[str, int], int] = {}
+    for source in json.loads(progress.json)["sources"]:
+        read, available = _positions(source["endOffset"]), _positions(source["latestOffset"])
+        for partition in sorted(available.keys() & read.keys()):
+            behind = max(0, available[partition] - read[partition])
+            key = (partition.topic, partition.partition)
+            # If two sources read a partition, the one that lags behind counts.
+            lag[key] = max(behind, lag.get(key, 0))
+    return lag
 
 
-def _positions(offsets: list[Any]) -> Positions:
+def _positions(offsets: Any) -> Positions:
     # Offsets are objects in classic Spark and JSON strings in Spark Connect; null before the first
-    # batch.
-    texts = [offset if isinstance(offset, str) else json.dumps(offset) for offset in offsets]
-    known = [text for text in texts if text != "null"]
-    return parse_positions(known, "the query's progress")
+    # batch. Only Kafka's are positions.
+    return kafka_positions(offsets if isinstance(offsets, str) else json.dumps(offsets))
 
 
 @dataclass(frozen=True)

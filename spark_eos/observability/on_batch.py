@@ -35,7 +35,7 @@ def announce_query(query: StreamingQuery, group_id: str, observers: Sequence[OnB
 def announce(report: BatchReport, observers: Sequence[OnBatch]) -> None:
     """Log a committed batch, then call the observers in order."""
     after = f"after batch {report.batch_id} of group {report.group_id}; the batch is committed"
-    with suppress(Exception):  # a filter of the host's may fail, and the batch is committed
+    with suppress(Exception):  # a filter of the application may fail, and the batch is committed
         logger.info("%s", report, extra=report.fields())
     for observer in observers:
         with _logging_errors(observer, after):

@@ -22,5 +22,5 @@ for _name in (
 
 @pytest.fixture(autouse=True)
 def _no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nor does a process that a test starts."""
+    """Processes that tests start find no Java, either."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "no-java"))

@@ -31,7 +31,7 @@ pytestmark = [
     pytest.mark.slow,
 ]
 
-# Of those that follow one another in a run, after the first ones, which warm up.
+# Consecutive batches of a run: the first ones only warm up, and the others are measured.
 _WARM, _BATCHES = 5, 15
 _A_BATCH = 30
 

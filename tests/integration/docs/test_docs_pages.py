@@ -22,7 +22,7 @@ from support.queries import run_sparks_sink
 
 DOCS: Final = ROOT / "docs"
 PAGES: Final = ["README.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
-# A statement that takes all of a page's blocks in a language: another one would break it.
+# A statement that unpacks all of a page's blocks in a language: one more block would break it.
 _TAKES: Final = re.compile(r'(?:=|in) code_blocks\("(\w[\w-]*)", "(\w+)"\):?$', re.MULTILINE)
 TAKEN: Final = {
     (f"docs/{name}.md", language)
@@ -60,7 +60,7 @@ def page_topics(path: str) -> set[str]:
 
 
 def _marks(path: str) -> list[pytest.MarkDecorator]:
-    """A page's queries take long; README.md has the shortest of their kind."""
+    """Pages that start queries are slow tests; README.md, with the shortest query, is not."""
     starts = any(".start()" in code for _, code in page(path).fences)
     slow = path != "README.md" and (starts or path == "docs/operations.md")
     return [pytest.mark.slow] if slow else []

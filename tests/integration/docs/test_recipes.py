@@ -258,7 +258,7 @@ def test_a_table(recipe: Recipe) -> None:
     recipe.produce([{"n": number} for number in range(30)], "orders-enriched", key=b"k")
     files = {'"delta"': '"parquet"'}
     recipe.run(TABLE, **files)
-    # What a transaction has written that was aborted does not get there.
+    # Rows of an aborted transaction don't get into the table.
     with transaction(recipe.broker.bootstrap_servers, commit=False) as producer:
         producer.produce(f"{recipe.prefix}-orders-enriched", b"aborted")
     recipe.produce([{"n": 30}], "orders-enriched", key=b"k")

@@ -207,7 +207,7 @@ def test_an_acl_that_is_taken_away_from_a_running_query(
     finally:
         query.stop()
         sink.close()
-    # What Spark's source reads with tells in its own words.
+    # The consumer of Spark's source reports the missing right in its own words.
     expected = _documented(flow, "error of the running query", missing)
     assert expected in str(failure.value)
     assert (command in str(failure.value)) == (missing != "source")

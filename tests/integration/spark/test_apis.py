@@ -67,7 +67,7 @@ def test_several_batches_a_restart_and_a_batch_without_rows(api: Api, flow: Flow
 @pytest.mark.slow
 def test_filtered_rows_and_exploded_rows(api: Api, new_flow: Callable[..., Flow]) -> None:
     flow = new_flow()
-    # Of three batches the second has no output, the third but one partition's.
+    # The second of three batches has no output; the third has output of only one partition.
     flow.produce(["long", "a", "b", "c", "longer", "d"])
     api.start(flow, "long_words", max_offsets=2).replay()
     assert sorted(flow.values()) == ["LONG", "LONGER"]

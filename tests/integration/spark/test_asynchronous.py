@@ -180,7 +180,7 @@ def _killed_within_a_batch(flow: Flow, tmp_path: Path, row: int) -> None:
         finished = [report["batch_id"] for report in query.reports()]
     # By its log, Spark has the query's first batches yet to run.
     assert _logged(flow)[-1] < finished[-1], finished
-    # Of the row's batch, the row and what is behind it is not written.
+    # The held row and the rows behind it in its batch are not written.
     assert flow.committed()[row % 2] <= row // 2
 
 

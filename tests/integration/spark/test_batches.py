@@ -250,7 +250,7 @@ def test_a_topic_added_while_all_offsets_are_set_manually(
     expected = [*range(4), *range(10, 12)] + (list(range(4, 10)) if checkpoint == "kept" else [])
     assert sorted(map(int, flow.values())) == sorted(expected)
     skipped = f"only new records of {added.source}-0, {added.source}-1"
-    # Whether there is a checkpoint, the read does not know.
+    # `sink.read` does not know whether there is a checkpoint.
     assert skipped in caplog.text
     # From now on the texts of the group's offsets tell.
     flow.produce(range(12, 14))
@@ -291,8 +291,8 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:
     """Otherwise, consumers of the output would wait for transaction_timeout_ms, a minute."""
-    # One task alone has rows, so that none is idle when it is stopped: such a one would be given a
-    # task again, and never do it. The rows before the held one are large, to leave all buffers.
+    # Only one task has rows, so no idle worker is frozen: Spark would give such a worker another
+    # task, which would never run. The rows before the held one are large, to leave all buffers.
     values = [*(f"a{n}" for n in range(400)), "hold", *(f"b{n}" for n in range(99))]
     flow.produce(values, partition=0, key=b"x" * 4_000)
 
@@ -309,7 +309,7 @@ def test_a_query_stopped_in_a_batch_leaves_no_transaction_open(
         frame = relay(sink.read(spark_eos_session, subscribe=flow.source))
         query = sink.write(frame.mapInArrow(hold, frame.schema)).start()
         ids = until(flow.open_transactions, lambda: "an open transaction")
-        # As one that is busy: one that waits for rows sees the end of them, and aborts.
+        # Freeze the busy worker: a worker that waits for rows would see their end, and abort.
         busy = {f"slot-{name.rpartition('/')[2]}" for name in ids}
         for lock, pid in slot_holders(flow.worker_directory).items():
             if Path(lock).stem in busy:

@@ -18,7 +18,8 @@ from spark_eos._kafka.protocol import ConsumerGroupHeartbeatRequest
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._spark.failed_query import cause_of
 from spark_eos._spark.spark_files import SparkFiles, own_checkpoint
-from spark_eos.errors import CheckpointError, UnsupportedPipelineError
+from spark_eos.errors import CheckpointError, ConfigurationError, UnsupportedPipelineError
+from spark_eos.observability.listener import BatchListener
 from support import groups
 from support.apis import Api, Queries, RunningQuery, started
 from support.connect_server import ConnectService, lives
@@ -66,7 +67,7 @@ def test_stopping_within_a_batch_leaves_nothing_behind(
     query = _held(api, flow, go)
     (sink,) = connect_service.server.sinks()
     query.stop()
-    # By itself the task would wait for ever, its transaction be open for a minute.
+    # Otherwise, the task would wait forever, and its transaction would stay open for a minute.
     until(lambda: not flow.members(), lambda: "the members to leave", timeout=30)
     until(lambda: not flow.open_transactions(), lambda: "the transactions to end", timeout=5)
     until(lambda: not _waits(go), lambda: "the task to be cancelled", timeout=5)
@@ -174,6 +175,14 @@ def _joined_without_a_hint(session: SparkSession, options: dict[str, Any], sourc
     return str(failure.value)
 
 
+def _with_a_listener(session: SparkSession, options: dict[str, Any], source: str) -> str:
+    sink = ExactlyOnceSink(**arguments(**options, on_batch=BatchListener(print)))
+    writer = sink.write(sink.read(session, subscribe=source).select("source", "value"))
+    with pytest.raises(ConfigurationError) as failure:
+        writer.start()
+    return failure.value.text
+
+
 def _by_sql(session: SparkSession, options: dict[str, Any], source: str) -> dict[str, str]:
     """The refusals of streams read by SQL, and of a plan that Spark truncates."""
     sink = ExactlyOnceSink(**arguments(**options))
@@ -211,6 +220,12 @@ def test_what_a_client_does_not_see_is_refused_in_words(
     assert refusals.pop("UNION")
     for text in refusals.values():
         assert "on Spark Connect pass the DataFrame on as it is, not through a view or SQL" in text
+
+
+@pytest.mark.slow
+def test_an_on_batch_that_can_not_be_copied(connect_service: ConnectService, flow: Flow) -> None:
+    error = connect_service.queries.ask(_with_a_listener, flow.options(), flow.source)
+    assert "a BatchListener works within one process" in error
 
 
 def _failure(writer: Writer) -> str:

@@ -225,7 +225,7 @@ def test_the_share_is_of_the_whole_batch_when_it_is_repeated(
     # Ends in mid-batch, with one of the two partitions written.
     fails(spark_eos_session, flow, "allows 0", **options, max_dead_letters=0)
     assert len(flow.values()) == 1_500
-    # Of what is left more than a tenth are dead letters, but not of the batch.
+    # More than a tenth of the remaining rows are dead letters, but not of the whole batch.
     (report,) = run_available(spark_eos_session, flow, with_error, **options)
     assert report.dead_letters == {"error": 117}
     assert len(flow.values()) == 1_500 + 1_048 - 117

@@ -73,7 +73,7 @@ def test_ctrl_c_ends_in_one_line(flow: Flow, tmp_path: Path) -> None:
     ]
     assert lines == ["Interrupted: the query has stopped; its next start continues from there."]
     assert "Traceback" not in output
-    # Nor has kafka-python said a word.
+    # kafka-python has logged nothing, either.
     assert "kafka.net" not in output
     assert "kafka.cluster" not in output
     assert flow.open_transactions() == []

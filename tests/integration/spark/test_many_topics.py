@@ -17,7 +17,7 @@ from support.holding import LONG_TRANSACTIONS, SMALL_BATCHES
 from support.queries import QueryProcess, run_available
 
 _TOPICS, _PARTITIONS, _ROWS = 300, 1_000, 10
-# Of the partition in which a task waits: wherever Spark puts it, they leave all buffers before.
+# Enough rows before the held row that they leave all buffers, wherever Spark puts its partition.
 _ROWS_BEFORE, _PADDING = 400, b"x" * 4_000
 
 

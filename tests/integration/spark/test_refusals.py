@@ -71,7 +71,7 @@ REFUSED: list[tuple[Callable[[DataFrame], DataFrame], str]] = [
         "more than one `value`",
     ),
     (lambda f: f.select("value", F.lit("x").alias("source")), "`source` is string"),
-    # What the sink itself makes of the column is none of the user's.
+    # Users can't pass the columns that the sink itself makes from `source`.
     (lambda f: f.selectExpr("value", *FLAT), "no `source` column"),
     (
         lambda f: f.select(

@@ -160,7 +160,7 @@ def test_sources_of_another_query_are_refused(
     run_available(spark_eos_session, flow)
     flow.checkpoint += "-copy"
     read = {"subscribe": other.source}
-    # Being refused is no beginning.
+    # A refused start does not count as the beginning of the checkpoint's query.
     for _ in range(2):
         with pytest.raises(StreamingQueryException) as refused:
             run_available(spark_eos_session, flow, read=read)

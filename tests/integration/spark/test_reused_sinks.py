@@ -89,6 +89,25 @@ def test_a_batch_of_an_earlier_start_does_not_count(
 
 
 @pytest.mark.slow
+def test_a_sink_created_again_under_the_same_name(
+    flow: Flow, spark_eos_session: SparkSession
+) -> None:
+    flow.produce(range(4))
+    first = own = ExactlyOnceSink(**flow.options())
+
+    def batch(rows: DataFrame, batch_id: int) -> None:
+        own(rows, batch_id)
+
+    frame = relay(own.read(spark_eos_session, subscribe=flow.source))
+    writer = own.write(frame).foreachBatch(batch)
+    own = ExactlyOnceSink(**flow.options())
+    named = pytest.raises(StreamingQueryException, match="another sink under the name of yours")
+    with closing(first), closing(own), named:
+        writer.trigger(availableNow=True).start().awaitTermination(60)
+    assert flow.values() == []
+
+
+@pytest.mark.slow
 def test_a_batch_that_was_begun_is_known_without_a_clock(
     flow: Flow, spark_eos_session: SparkSession
 ) -> None:

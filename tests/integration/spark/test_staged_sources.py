@@ -160,17 +160,17 @@ def test_a_source_compacted_between_a_copy_and_its_repetition(
         with failing_once_staged():
             _run(spark, flow)
         time.sleep(0.1)
-        # Cleaned is what is not in the last segment.
+        # Only records outside the last segment are cleaned.
         produce(range(_BATCH, _BATCH + 10))
         _until_compacted(spark, flow, fewer_than=_BATCH)
         _run(spark, flow)
         found = totals_of(flow)
         assert found & _totals(6) == _totals(6)
         later = {customer: count for customer, count in found if count != 6}
-        # With all records it were 8 of each customer.
+        # With all records, each customer would have 8.
         assert later
         assert all(count < 8 for count in later.values())
-    # As many rows as before: that they are others is not seen.
+    # There are as many rows as before, so it goes unnoticed that they are different rows.
     assert "computed again" not in caplog.text
 
 

@@ -114,6 +114,16 @@ def test_workers_whose_python_lacks_packages(tmp_path: Path, other_python: str) 
 
 
 @pytest.mark.slow
+def test_workers_whose_python_can_not_be_run(tmp_path: Path) -> None:
+    wrapper = tmp_path / "python"
+    wrapper.write_text('exec python3 "$@"\n', encoding="utf-8")
+    wrapper.chmod(0o755)
+    code = _SINK.format(builder=_OURS, master="local[1]")
+    text = _last_line(_run(tmp_path, code, PYSPARK_PYTHON=str(wrapper)))
+    assert f"ConfigurationError: Spark's workers would run {wrapper}, but it can't be run" in text
+
+
+@pytest.mark.slow
 def test_threads_that_are_not_pinned(tmp_path: Path) -> None:
     code = _SINK.format(builder=_OURS, master="local[1]")
     text = _last_line(_run(tmp_path, code, PYSPARK_PIN_THREAD="false"))

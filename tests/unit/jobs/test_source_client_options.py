@@ -37,6 +37,14 @@ def test_each_cluster_has_its_own_settings(tmp_path: Path) -> None:
     }
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "source.conf"
+    for text in ("acks=all\n", "# of the source\nacks=all\n"):
+        file.write_text(text, encoding="utf-8-sig")
+        result = _run(*SOURCE, "--source-kafka-config", str(file))
+        assert json.loads(result.stdout)[1] == {"bootstrap.servers": "b:2", "acks": "all"}
+
+
 def test_there_is_no_other_cluster_unless_it_is_given() -> None:
     assert json.loads(_run().stdout)[1] is None
 

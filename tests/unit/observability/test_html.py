@@ -111,6 +111,18 @@ def test_a_sink_keeps_its_secrets(tmp_path: Path) -> None:
     assert rows["dead-letter topic"] == "letters"
 
 
+def test_a_sink_shows_no_password_of_its_checkpoint() -> None:
+    sink = ExactlyOnceSink(
+        **arguments(
+            kafka={"bootstrap.servers": "h:1"},
+            group_id="g",
+            checkpoint_location="sftp://orders:s3cret@host/cp",
+        )
+    )
+    rows = dict(row for row in _read(sink) if len(row) == 2)
+    assert rows["checkpoint"] == "sftp://***@host/cp"
+
+
 def test_a_status_has_what_the_command_shows() -> None:
     member = DescribedMember(
         "m-1", "spark-eos-0", HOSTILE, "/10.0.0.1", 3, (TopicPartition("orders", 0),)

@@ -5,6 +5,8 @@ import logging
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -84,6 +86,20 @@ def test_lag_is_logged_where_it_is_known(kind: str) -> None:
     # Partition 2 appeared after the batch was planned: where it starts is not known.
     assert source_lag(progress(as_json(end), as_json(latest))) == {("a", 0): 4, ("a", 1): 0}
     assert source_lag(progress(as_json(end), as_json(None))) == {}
+
+
+def test_the_lag_of_a_staged_query_is_that_of_its_topics() -> None:
+    """It may also read files, or a topic twice."""
+
+    def lag(*sources: tuple[object, object]) -> dict[tuple[str, int], int]:
+        found = [{"endOffset": end, "latestOffset": latest} for end, latest in sources]
+        spark: Any = SimpleNamespace(json=json.dumps({"sources": found}))
+        return source_lag(spark)
+
+    files = ({"logOffset": 3}, None)
+    behind, ahead = (({"a": {"0": end}}, {"a": {"0": 9}}) for end in (5, 7))
+    assert lag(files) == {}
+    assert lag(files, behind, ahead) == lag(ahead, behind) == {("a", 0): 4}
 
 
 def test_a_listener_can_not_travel() -> None:

@@ -269,7 +269,7 @@ def test_rows_at_fault_are_found_among_others() -> None:
     parts = list(by_halves(halved, [1, 2, 0, 3, 0]))
     assert [row for part in parts for row in part.rows] == [1, 2, 0, 3, 0]
     assert [made for part in parts for made in part.made or [None]] == [6, 3, None, 2, None]
-    # What a whole has raised has not led to what its part raises.
+    # The error of a whole batch is not the context of the errors that its parts raise.
     assert all(part.error.__context__ is None for part in parts if part.error is not None)
 
 

@@ -1,4 +1,4 @@
-"""Times of guarded functions, in the session's time zone; on Arrow batches, without Spark."""
+"""Guarded functions get and return times in the session's zone; on Arrow batches, without Spark."""
 
 import datetime
 from typing import Any

@@ -1,12 +1,21 @@
 """Sink options that are refused with helpful errors."""
 
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkPicklingError
 
 from spark_eos import DeadLetters, ExactlyOnceSink, Transactions, errors
 from spark_eos._client.settings import ClientSettings
-from spark_eos._sink.writer import ExactlyOnceWriter
+from spark_eos._sink.writer import (
+    ExactlyOnceWriter,
+    _checkpoint_at,
+    _naming_what_cannot_be_copied,
+)
+from spark_eos._spark.source_options import selection_of
+from spark_eos.observability.listener import BatchListener
 from spark_eos.options import FLAT, GROUPS, flat_options, grouped
 from support.messages import says
 from support.sinks import arguments
@@ -48,11 +57,41 @@ def test_options(options: dict[str, Any]) -> None:
         ExactlyOnceSink(**arguments(**given))
 
 
+def test_spark_reads_the_names_that_are_checked() -> None:
+    """Spark itself would leave the no-break space, which Python's `strip` removes."""
+    read = selection_of("orders,\u00a0payments ", None, None)
+    assert read == {"subscribe": "orders,payments"}
+
+
 @pytest.mark.parametrize("trigger", ["continuous", "realTime"])
 def test_a_trigger_without_batches(trigger: str) -> None:
     writer: Any = ExactlyOnceWriter.__new__(ExactlyOnceWriter)
     with says(errors.ConfigurationError):
         writer.trigger(**{trigger: "1 second"})
+
+
+def test_no_refusal_of_a_checkpoint_shows_its_password() -> None:
+    location = "sftp://orders:s3cret@host/cp"
+    writer: Any = ExactlyOnceWriter.__new__(ExactlyOnceWriter)
+    writer._query = SimpleNamespace(location=location)
+    with pytest.raises(errors.ConfigurationError) as other:
+        writer.option("checkpointLocation", f"{location}/other")
+    with pytest.raises(errors.CheckpointError) as failed, _checkpoint_at(location):
+        raise RuntimeError(f"java.io.IOException: mkdir of {location} failed")
+    for caught in (other, failed):
+        assert "'sftp://***@host/cp'" in str(caught.value)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_what_can_not_be_copied_to_connect_is_named() -> None:
+    """Connect's own code copies the function here, without a server."""
+    from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
+
+    writer: Any = DataStreamWriter.__new__(DataStreamWriter)
+    with pytest.raises(errors.ConfigurationError), _naming_what_cannot_be_copied():
+        writer.foreachBatch(BatchListener(print))
+    with pytest.raises(PySparkPicklingError), _naming_what_cannot_be_copied():
+        writer.foreachBatch(threading.Lock())
 
 
 @pytest.mark.parametrize(

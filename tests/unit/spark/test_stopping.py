@@ -1,10 +1,13 @@
 """Errors of a stopped query; `test_batches.py` tests them on a real query."""
 
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from spark_eos._spark.classic import as_query_stopped_error
+from spark_eos._spark.classic import ClassicRuntime, as_query_stopped_error
+from spark_eos.errors import CheckpointError
 
 # As Spark 4.2 looks for it in the error's text, with a simpler loop.
 _SPARK_LOOKS_FOR = re.compile(
@@ -56,3 +59,20 @@ def test_a_cancelled_job_group_is_found_in_what_is_left() -> None:
 )
 def test_other_errors_are_left_alone(error: Exception) -> None:
     assert as_query_stopped_error(error) is None
+
+
+@pytest.mark.parametrize("active", [False, True])
+def test_an_interrupted_read_of_the_checkpoint_is_no_failure(*, active: bool) -> None:
+    query = SimpleNamespace(isActive=active)
+    context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=bool)))
+    runtime: Any = ClassicRuntime.__new__(ClassicRuntime)
+    runtime._query_id = "q"
+    runtime.session = SimpleNamespace(streams=SimpleNamespace(get=lambda _id: query))
+    runtime._session = SimpleNamespace(sparkContext=context)
+    failed = CheckpointError("offsets/7 can't be read")
+    # `HadoopFiles` replaces it.
+    why = f"java.io.InterruptedIOException: Call interrupted{_FRAMES}"
+    failed.__context__ = Py4JJavaError(_CALLING + why)
+    found = runtime.stopped(failed)
+    assert (found is None) == active
+    assert found is None or _SPARK_LOOKS_FOR.search(str(found))

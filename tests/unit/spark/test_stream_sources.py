@@ -1,6 +1,9 @@
 """Sources that a staged query may have, and which of their topics the sink checks."""
 
+from typing import cast
+
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.stream_sources import (
@@ -8,6 +11,7 @@ from spark_eos._spark.stream_sources import (
     check_losses_seen,
     check_sources,
     check_staged_sources,
+    not_only_ours,
     read_by_others,
 )
 from spark_eos._spark.topic_patterns import SourceTopics
@@ -54,6 +58,14 @@ def test_the_topics_that_others_than_sink_read_read() -> None:
     own = [StreamSource("kafka", {**_SAFE, "subscribe": "refunds", READ_BY_US: "group"})]
     names = frozenset({"orders", "payments", "returns"})
     assert read_by_others([*others, *own]) == SourceTopics(names, frozenset({"eu-.*"}))
+
+
+def test_offsets_of_other_sources_that_look_like_kafkas() -> None:
+    own = [StreamSource("kafka", {**_SAFE, "subscribe": "refunds", READ_BY_US: "group"})]
+    other = [StreamSource("kafka", {**_SAFE, "subscribe": "orders"}), StreamSource("shop", {})]
+    spark = cast("SparkSession", None)  # asked only for patterns
+    topics = {"refunds", "orders", "shards"}
+    assert not_only_ours([*own, *other], spark, topics) == {"orders", "shards"}
 
 
 @pytest.mark.parametrize(
