@@ -159,7 +159,7 @@ class Bench:
                     rate = trial.rows_per_second(first=1)
                     details = {
                         "first batch, s": trial.trigger_ms[0] / 1000,
-                        **_usage(usage, trial.rows),
+                        **_usage(usage, trial.rows(first=1)),
                     }
                 else:
                     servers = stage.broker.bootstrap_servers
@@ -279,7 +279,7 @@ def _trial(
     def once() -> tuple[Trial, Usage]:
         arena = stage.arena(source, most, batches)
         with used(stage.broker.pid) as usage:
-            return contestant(arena), usage
+            return contestant(replace(arena, warmed=usage.begin)), usage
 
     try:
         return once()

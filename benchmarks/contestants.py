@@ -41,6 +41,7 @@ class Arena:
         other_servers: The address of another cluster with the same records, if there is one.
         other_topic: Creates a topic for dead letters, and returns its name.
         registry: The address of the schema registry, if records have a schema.
+        warmed: Called once the first batch is done.
     """
 
     spark: SparkSession
@@ -57,6 +58,7 @@ class Arena:
     other_servers: str = ""
     other_topic: Callable[[], str] = str
     registry: str = ""
+    warmed: Callable[[], None] = lambda: None
 
     @property
     def checkpoint(self) -> str:
@@ -108,22 +110,22 @@ class Trial:
         """Milliseconds of each trigger."""
         return [float(p["durationMs"]["triggerExecution"]) for p in self.progress]
 
-    @property
-    def rows(self) -> int:
-        """Number of records read."""
-        return sum(int(p["numInputRows"]) for p in self.progress)
+    def rows(self, first: int) -> int:
+        """Return the number of records read from trigger ``first`` on."""
+        return sum(int(p["numInputRows"]) for p in self.progress[first:])
 
     def rows_per_second(self, first: int) -> float:
         """Return rows per second over all triggers from ``first`` on."""
-        rows = sum(int(p["numInputRows"]) for p in self.progress[first:])
-        return rows / sum(self.trigger_ms[first:]) * 1000
+        return self.rows(first) / sum(self.trigger_ms[first:]) * 1000
 
 
 def run_and_stop(writer: Writer, arena: Arena) -> Trial:
     """Run a query; stop before the last batch, which waits 1 s per partition by default."""
     query = writer.option("checkpointLocation", arena.checkpoint).start()
-    while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < arena.batches - 1:
-        time.sleep(0.2)
+    for last, warmed in ((0, arena.warmed), (arena.batches - 1, lambda: None)):
+        while query.isActive and (query.lastProgress or _NOTHING)["batchId"] < last:
+            time.sleep(0.02)
+        warmed()
     if (error := query.exception()) is not None:
         raise error
     query.stop()

@@ -23,6 +23,12 @@ class Usage:
 
     cpu_seconds: dict[str, float] = field(default_factory=dict)
     peak_mib: dict[str, float] = field(default_factory=dict)
+    before: "dict[int, _Found]" = field(default_factory=dict, repr=False)
+    broker: int = 0
+
+    def begin(self) -> None:
+        """Count CPU time from now on, such as after a query's first batch."""
+        self.before = _found(self.broker)
 
 
 def parts(broker: int) -> Iterator[tuple[str, psutil.Process]]:
@@ -70,7 +76,9 @@ def used(broker: int) -> Iterator[Usage]:
     Args:
         broker: Process id of the broker.
     """
-    before = latest = _found(broker)
+    difference = Usage(broker=broker)
+    difference.begin()
+    latest = difference.before
     ended = threading.Event()
 
     def look() -> None:
@@ -80,12 +88,12 @@ def used(broker: int) -> Iterator[Usage]:
 
     looking = threading.Thread(target=look, daemon=True)
     looking.start()
-    difference = Usage()
     try:
         yield difference
     finally:
         ended.set()
         looking.join()
+    before = difference.before
     for pid, found in {**latest, **_found(broker)}.items():
         spent = found.cpu_seconds - (before[pid].cpu_seconds if pid in before else 0.0)
         difference.cpu_seconds[found.role] = difference.cpu_seconds.get(found.role, 0.0) + spent
