@@ -1,4 +1,4 @@
-"""Exactly-once PySpark Structured Streaming from Kafka to Kafka.
+"""Exactly-once into Kafka for PySpark Structured Streaming.
 
 - `ExactlyOnceSink`: reads source topics and writes a streaming query's rows exactly once.
 - `Transactions`, `DeadLetters`, `ProgressTopic`, `Limits`: arguments of the sink.

@@ -1,6 +1,6 @@
 """The ACLs that a query and its commands need: a single list for the command, errors and docs.
 
-In Kafka's authorizers, Read and Write imply Describe, so Describe is not listed in addition.
+In Kafka's authorizers, Read and Write imply Describe, so Describe is not listed separately.
 Operations and resources are Kafka's (KIP-11, KIP-98, and KIP-290 for prefixes).
 """
 
@@ -158,7 +158,7 @@ def write_topic(topic: str) -> Acl:
 
 
 def describe_configs(topic: str) -> Acl:
-    """Return the ACL for finding out which records a topic accepts and if it is compacted."""
+    """Return the ACL for finding out which records a topic accepts and whether it is compacted."""
     return Acl(ResourceType.TOPIC, topic, Operation.DESCRIBE_CONFIGS)
 
 

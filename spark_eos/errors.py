@@ -176,7 +176,7 @@ class TopicNotFoundError(SparkEosError):
     For example:
 
         ExactlyOnceSink(..., topic="no-such-topic").write(rows)
-        # TopicNotFoundError: after waiting max_block_ms
+        # TopicNotFoundError: at once; only a running query waits for limits.max_block_ms
     """
 
     entry = "EOS09"
@@ -229,9 +229,10 @@ class OffsetsLostError(SparkEosError):
 
     For example:
 
-        # kafka-consumer-groups.sh --delete-offsets ..., with an empty checkpoint
+        # kafka-consumer-groups.sh --delete-offsets --topic orders:0 ..., with an empty checkpoint
         query = sink.write(rows).start()
-        # OffsetsLostError: find out what was written (spark-eos verify) and set the offsets
+        # OffsetsLostError: find out what was written (spark-eos verify) and set the offsets. If
+        # the offsets of all partitions and the checkpoint are gone, the query starts as a new one.
     """
 
     entry = "EOS15"
@@ -317,7 +318,8 @@ class SchemaError(SparkEosError, ValueError):
     """Columns don't fit a schema, or a record doesn't fit its schema.
 
     Columns that don't fit raise this error when the frame is created. A record that doesn't fit
-    ends the query only with ``errors="raise"``; otherwise the text is in the row's ``error``.
+    ends the query, unless a direct or mirrored query has ``dead_letters``, which get the record, or
+    with ``errors="column"``, which puts the text into the row's ``error``.
 
     Example::
 

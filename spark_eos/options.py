@@ -60,7 +60,7 @@ def _check(kind: Any, values: Mapping[str, Any], shown: Callable[[str], str]) ->
         if most >= timeout:
             raise ConfigurationError(
                 f"{shown('max_ms')}={most} must be below {shown('timeout_ms')}={timeout}, or the "
-                "brokers abort transactions before they end"
+                "brokers would abort transactions before they end"
             )
 
 
@@ -127,9 +127,9 @@ class DeadLetters(_Options):
         topic: Topic for rows that can't be written; without a topic, the query fails at the first
             such row.
         limit: Maximum number of dead letters in a batch; the query ends if there are more. A float
-            is a share of the batch's source records (staged: of its rows), and always allows 100
-            dead letters. Unless the limit is 1.0, a batch of more than five rows that all have the
-            same error also ends the query.
+            is a share of the batch's source records (staged: of its rows), but always allows at
+            least 100 dead letters. Unless the limit is 1.0, a batch of more than five rows that all
+            have the same error also ends the query.
         headers: Names of the headers that explain a dead letter: ``dlq`` (``__dlq.errors.*``),
             ``streams`` (``__streams.errors.*``) or ``connect`` (``__connect.errors.*``).
         stacktrace: Whether to add an ``error``'s stack trace, if any. It may show records' values.
