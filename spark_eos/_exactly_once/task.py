@@ -248,7 +248,7 @@ class _TaskWriter:
     def _check_dead_letters(self, *, is_end: bool = False) -> None:
         """Stop the task if it has too many dead letters; ``is_end`` means the transaction ends."""
         letters = self._transactions.letters
-        if letters is None or not letters.counts.total:
+        if not letters.counts.total:
             return
         wanted, allowed = self._dead.total + letters.counts.total, self._dead_letters_allowed
         if wanted > allowed:
@@ -277,7 +277,6 @@ class _TaskWriter:
 
     def _stop_over_limit(self, reason: str) -> None:
         letters = self._transactions.letters
-        assert letters is not None  # noqa: S101 - only dead letters exceed the limit
         self._dead_over_limit = letters.counts
         self._left_out_others = letters.counts.total < sum(self._pending.values())
         wanting = [self._outcomes[partition] for partition in letters.by_partition]
@@ -296,15 +295,13 @@ class _TaskWriter:
             self._fail(error, "the end of a transaction")
             return
         letters = self._transactions.letters
-        dead = {} if letters is None else letters.by_partition
         for partition, rows in self._pending.items():
-            outcome = self._outcomes[partition]
-            outcome.rows += rows - dead.get(partition, 0)
-            outcome.dead_letters += dead.get(partition, 0)
+            outcome, dead = self._outcomes[partition], letters.by_partition.get(partition, 0)
+            outcome.rows += rows - dead
+            outcome.dead_letters += dead
             outcome.next_offset = offsets[partition]
-        if letters is not None:
-            self._dead.include(letters.counts)
-            letters.begin()
+        self._dead.include(letters.counts)
+        letters.begin()
         self._pending.clear()
 
     def _fail(self, error: Exception, where: str) -> None:

@@ -22,18 +22,14 @@ from spark_eos._kafka.transactions import (
     OffsetCommitAnswer,
     txn_offset_commit,
 )
-from spark_eos._worker import dead_letter_settings as reasons
 from spark_eos._worker.dead_letter_builder import DeadLetterBuilder
-from spark_eos._worker.dead_letters import rows_for_unknown_partition
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
+from spark_eos._worker.no_dead_letters import NoDeadLetters
 from spark_eos._worker.plan import BatchPlan
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.record_sender import RefusedRecordError
 from spark_eos._worker.records import (
-    INVALID_HEADER,
-    RowTopics,
     SourceRows,
-    rows_with_invalid_header,
     target_topics,
 )
 from spark_eos._worker.target_topics import TargetTopics
@@ -51,13 +47,6 @@ _LONG: Final = 0.5
 _LEAST_SECONDS: Final = 1.0
 # Up to this many unacknowledged bytes are allowed, however slowly the brokers acknowledge them.
 _BACKLOG_BYTES: Final = 4 << 20
-_REMEDIES: Final = {
-    reasons.TOO_LARGE: (
-        "Raise the topic's max.message.bytes, kafka['message.max.bytes'] and, for larger values, "
-        "kafka['queue.buffering.max.kbytes']"
-    ),
-    reasons.INVALID_RECORD: "Correct the row",
-}
 
 
 class TransactionWriter:
@@ -82,7 +71,7 @@ class TransactionWriter:
         )
         self._rules = producer.rules
         self.letters = (
-            None
+            NoDeadLetters(self._rules)
             if settings.dead_letters is None
             else DeadLetterBuilder(settings, settings.dead_letters, self._targets, self._rules)
         )
@@ -129,7 +118,7 @@ class TransactionWriter:
         topics = target_topics(part, self._settings.topic)
         if not self._targets.ready(part, topics.names):
             return False
-        if self.letters is not None and not self.letters.ready(part, topics):
+        if not self.letters.ready(part, topics):
             return False
         self._rules.learn(self._written_to(topics.names))
         return self._has_small_batches
@@ -153,13 +142,12 @@ class TransactionWriter:
         topics = target_topics(part, self._settings.topic)
         if not self.open:
             self._targets.look_again()
-        faults = {} if self.letters is None else self.letters.classify(part, topics)
+        faults = self.letters.classify(part, topics)
         firsts = topics.firsts(without=faults)
         self._targets.refuse(part, firsts)
         targets = self._targets.look_up(part, firsts)
         self._rules.learn(self._written_to(firsts))
-        if self.letters is None:
-            self._check_rows(part, topics)
+        self.letters.check(part, topics)
         # This is true only if the open transaction already holds rows of the same record, and so
         # can't end here.
         too_large = self.open and not self._has_small_batches
@@ -169,11 +157,10 @@ class TransactionWriter:
             return
         if not self.open:
             self._begin()
-        if self.letters is not None:
-            self.letters.count(part, faults)
-            # Dead letters may be much larger than their rows, so don't build them needlessly.
-            if self.letters.counts.total > most_dead_letters:
-                return
+        self.letters.count(part, faults)
+        # Dead letters may be much larger than their rows, so don't build them needlessly.
+        if self.letters.counts.total > most_dead_letters:
+            return
         self._targets.add(targets)
         if not self.offsets:
             self._first = part.partition, part.first_offset, part.position(0)
@@ -182,8 +169,7 @@ class TransactionWriter:
         self._bytes += part.rows.nbytes
         with self._judged("handing over rows"):
             records = self._producer.records
-            letters = {} if self.letters is None else self.letters.dead_letters(part, faults)
-            records.produce(part, topics, letters)
+            records.produce(part, topics, self.letters.dead_letters(part, faults))
             self._timestamps_adjusted += part.zero_timestamps(faults)
             self._past_retention += self._rules.past_retention(part, topics, faults)
             if too_large:
@@ -191,19 +177,6 @@ class TransactionWriter:
             records.wait_while(self._has_backlog)
         self.counters.bytes += part.rows.nbytes
         self.counters.produce_ms += (time.monotonic() - started) * 1000
-
-    def _check_rows(self, part: SourceRows, topics: RowTopics) -> None:
-        for row in rows_with_invalid_header(part.rows):
-            raise TransactionError(f"{part.position(row)}: {INVALID_HEADER}", again=False)
-        # Check only for partitions below 0: librdkafka refuses partitions that do not exist.
-        for row, fault in rows_for_unknown_partition(part, topics, {}).items():
-            raise TransactionError(f"{part.position(row)}: {fault.message}", again=False)
-        for row, fault in self._rules.faults(part, topics).items():
-            raise TransactionError(
-                f"{part.position(row)}, for topic {topics[row]!r}: {fault.message}. "
-                f"{_REMEDIES[fault.reason]}, or name a topic for such rows (dead_letters)",
-                again=False,
-            )
 
     @contextlib.contextmanager
     def _judged(self, what: str) -> Iterator[None]:
@@ -240,8 +213,7 @@ class TransactionWriter:
         self._reset()
         self.open = True
         self._targets.clear()
-        if self.letters is not None:
-            self.letters.begin()
+        self.letters.begin()
 
     def _give_up(self) -> None:
         self.open = False
@@ -393,5 +365,4 @@ class TransactionWriter:
 
     def close(self) -> None:
         """Close the connections opened for dead letters; the producer stays open."""
-        if self.letters is not None:
-            self.letters.close()
+        self.letters.close()

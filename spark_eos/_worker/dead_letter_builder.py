@@ -82,6 +82,9 @@ class DeadLetterBuilder:
             faults = rows_for_unknown_partition(part, topics, partitions) | faults
         return faults | self._rules.faults(part, topics, without=faults)
 
+    def check(self, part: SourceRows, topics: RowTopics) -> None:
+        """Refuse nothing: rows that can't be written become dead letters."""
+
     def count(self, part: SourceRows, faults: Mapping[int, Fault]) -> None:
         """Count the dead letters that `dead_letters` will make of these rows."""
         for row in sorted(faults):

@@ -1,5 +1,6 @@
 """Prepares Avro schemas for fastavro: removes logical types and completes defaults."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_eos.errors import SchemaError
@@ -41,7 +42,7 @@ def _make_plain(schema: Any, defaults: "Defaults | None") -> None:
             # fastavro reads bytes in defaults as text, and doesn't fill in defaults within
             # defaults.
             if defaults is not None and "default" in field:
-                field["default"] = defaults.whole(field["default"], field["type"])
+                field["default"] = defaults.of(field)
 
 
 class Defaults:
@@ -50,6 +51,13 @@ class Defaults:
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
         self._made = 0
+
+    def of(self, field: Mapping[str, Any]) -> Any:
+        """Return the complete default of a field."""
+        try:
+            return self.whole(field["default"], field["type"])
+        except SchemaError as error:
+            raise SchemaError(f"field {field['name']!r}: {error.text}") from None
 
     def whole(self, value: Any, schema: Any) -> Any:
         """Return the complete default of a type, with the defaults of the fields within it."""
@@ -61,7 +69,7 @@ class Defaults:
         schema = self._defined(schema)
         kind = schema if isinstance(schema, str) else schema["type"]
         if value is None and kind != "null":
-            raise SchemaError(f"the default of a field lacks a value of type {kind}")
+            raise SchemaError(f"its default lacks a value of type {kind}")
         if kind in {"bytes", "fixed"} and isinstance(value, str):
             content = value.encode("iso-8859-1")
             # Like Avro for Java, cut or pad a fixed's default to the fixed's size.

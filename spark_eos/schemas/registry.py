@@ -222,23 +222,28 @@ class SchemaRegistry:
         if register and schema is None:
             raise ConfigurationError("register=True needs the schema to register (schema=)")
         field = frame.schema[column]
-        parts: list[tuple[str | None, str, str | None]] = []
+        parts: list[tuple[str | None, str, Schema | Registered]] = []
         for name, own, given in _named(subject, schema):
             if own is None:
                 raise ConfigurationError(f"encode needs a subject= for {name!r}")
-            if given is not None:
-                # Check all parts before any is registered: registering can't be undone.
-                _check_fits(field, _member(name, Schema(kind, given), message), f"subject {own!r}")
-            parts.append((name, own, given))
+            # Check all parts before any is registered: registering can't be undone.
+            if given is None:
+                known = self._chosen(frame, own, version, pinned, ENCODE)
+                what = f"subject {own!r}, version {known.version}"
+                _check_fits(field, _member(name, known.schema, message), what)
+                parts.append((name, own, known))
+            else:
+                wanted = Schema(kind, given)
+                _check_fits(field, _member(name, wanted, message), f"subject {own!r}")
+                parts.append((name, own, wanted))
         targets = []
-        for name, into, given in parts:
+        for name, into, one in parts:
             chosen = (
-                self._chosen(frame, into, version, pinned, ENCODE)
-                if given is None
-                else self._client.registered(into, Schema(kind, given), register=register)
+                one
+                if isinstance(one, Registered)
+                else self._client.registered(into, one, register=register)
             )
             member = _member(name, chosen.schema, message)
-            _check_fits(field, member, f"subject {into!r}, version {chosen.version}")
             part, as_format = _part(field, name), format_of(member.schema)
             prefix = _header(chosen) if framing == "header" else prefix_of(chosen.number)
             targets.append(

@@ -1,6 +1,7 @@
 """Settings of a registry's client; keeps their secrets out of messages."""
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
@@ -13,7 +14,11 @@ _USER_INFO: Final = "basic.auth.user.info"
 _ENDPOINT: Final = "bearer.auth.issuer.endpoint.url"
 _PROXIES: Final = ("http", "https", "socks5", "socks5h")
 _SECRETS: Final = ("password", "secret", "token", "user.info", "provider.config")
-_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+_FILES: Final = (
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"),
+    # The variable counts if there is no `ssl.ca.location`.
+    "SSL_CERT_FILE",
+)
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
 _NUMBERS: Final = {
     "timeout",
@@ -30,9 +35,10 @@ class RegistrySettings:
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         values = _DEFAULTS | {name: _value(name, value) for name, value in given.items()}
-        if "ssl.certificate.location" in values:
+        if values.get("ssl.certificate.location") is not None:
             # Without any password, OpenSSL would ask for one on the terminal.
-            values.setdefault("ssl.key.password", "")
+            values["ssl.key.password"] = values.get("ssl.key.password") or ""
+        _check_files(values)
         self._secrets: set[str] = set()
         for name, value in values.items():
             if any(word in name for word in _SECRETS):
@@ -61,7 +67,8 @@ class RegistrySettings:
             return make(self._values)
         except OSError as error:
             # Its text names no file, and the registry is not at fault: waiting would not help.
-            files = [f"{name}={self._values[name]}" for name in _FILES if name in self._values]
+            given = {"SSL_CERT_FILE": os.environ.get("SSL_CERT_FILE"), **self._values}
+            files = [f"{name}={given[name]}" for name in _FILES if given.get(name) is not None]
             raise ValueError(
                 f"the TLS files ({', '.join(files) or 'none is set'}) can't be used on this "
                 f"machine: {error}"
@@ -94,6 +101,16 @@ class RegistrySettings:
         """Hide a secret in messages; also hide a user name and its password separately."""
         parts = {secret, *secret.split(":", 1)}
         self._secrets |= {text for part in parts for text in (part, quote(part)) if len(text) > 2}
+
+
+def _check_files(values: Mapping[str, Any]) -> None:
+    """Refuse a PEM text that is given instead of a file's name."""
+    for name in _FILES:
+        if "-----BEGIN " in str(values.get(name)):
+            # The message doesn't quote the text, which may be a private key.
+            raise ConfigurationError(
+                f"schema registry: {name} is a PEM text; it must be the name of a file"
+            )
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -183,7 +183,8 @@ class _Verification(Judgement):
         # 3. The outputs, as a consumer sees them.
         lows = target.lows(self.outputs)
         self.rows = Outputs(self.matching, self.inputs, self.outputs, self.group_id)
-        reader = Reader(target, self.outputs, self.isolation_level, self.settled.short)
+        short = self.settled.short if self.isolation_level == READ_COMMITTED else {}
+        reader = Reader(target, self.outputs, self.isolation_level, short)
         spans = {partition: (lows[partition], end) for partition, end in self.settled.ends.items()}
         for batch in reader.read(spans, self._meter("Reading outputs", spans)):
             records.add_outputs(*self.rows.rows(batch))

@@ -434,9 +434,14 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
         SchemaRegistry({"url": "http://a"})
 
 
-def test_openssl_asks_nobody_for_a_password() -> None:
-    made = RegistrySettings({"url": "http://127.0.0.1:1", "ssl.certificate.location": "c"})
-    assert made._values["ssl.key.password"] == ""
+@pytest.mark.parametrize("more", [{}, {"ssl.key.password": None}])
+def test_openssl_asks_nobody_for_a_password(more: dict[str, Any]) -> None:
+    settings = {"url": "http://127.0.0.1:1", "ssl.certificate.location": "c", **more}
+    assert RegistrySettings(settings)._values["ssl.key.password"] == ""
+
+
+def test_a_certificate_may_be_none() -> None:
+    SchemaRegistry({"url": "http://127.0.0.1:1", "ssl.certificate.location": None})
 
 
 def test_mutual_tls(tmp_path: Path) -> None:
