@@ -182,6 +182,10 @@ def transactional_ids(prefix: str, operation: Operation) -> Acl:
     return Acl(ResourceType.TRANSACTIONAL_ID, prefix, operation, prefixed=True)
 
 
+# With deprecated fetching, Spark's consumers join groups whose names have random endings.
+_SPARKS_GROUPS: Final = Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)
+
+
 def query_acls(
     group_id: str, id_prefix: str, sources: Collection[str], targets: Collection[str]
 ) -> list[Acl]:
@@ -263,8 +267,7 @@ def acls_for(
             read.append(describe(ResourceType.TOPIC, progress_topic))
         ids = transactional_ids(id_prefix, Operation.DESCRIBE)
         return [*read, group, ids, *map(describe_configs, named)]
-    # With deprecated fetching, Spark's consumers join groups whose names have random endings.
-    return [Acl(ResourceType.GROUP, "spark-kafka-source", Operation.READ, prefixed=True)]
+    return [] if mirrored else [_SPARKS_GROUPS]
 
 
 def source_acls(purpose: Purpose, sources: Iterable[str]) -> list[Acl]:
@@ -284,7 +287,7 @@ def source_acls(purpose: Purpose, sources: Iterable[str]) -> list[Acl]:
         return [*map(read_topic, topics), *map(describe_configs, configs)]
     if purpose is Purpose.STATUS:
         return [describe(ResourceType.TOPIC, topic) for topic in topics]
-    return []
+    return [_SPARKS_GROUPS] if purpose is Purpose.DEPRECATED_OFFSET_FETCHING else []
 
 
 def without_implied(acls: Iterable[Acl]) -> list[Acl]:

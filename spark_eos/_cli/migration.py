@@ -5,7 +5,7 @@ from uuid import UUID
 
 from spark_eos._checkpoint.offset_log import FinishedBatches
 from spark_eos._client.commands import Group
-from spark_eos._client.error_codes import Code, code_names
+from spark_eos._client.error_codes import DENIED, Code, code_names
 from spark_eos._kafka import cluster
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
@@ -15,6 +15,7 @@ from spark_eos._kafka.offsets import all_group_offsets, commit_offsets
 from spark_eos._kafka.open_transactions import lingering_transactions
 from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._worker.sources import Sources
+from spark_eos.acls import read_group, read_topic
 from spark_eos.errors import (
     CheckpointError,
     ConfigurationError,
@@ -109,10 +110,16 @@ def set_offsets(
 ) -> None:
     """Commit offsets to a group; the broker refuses them if the group has members."""
     codes = commit_offsets(connections, group_id, None, wanted, ids, deadline, metadata=texts)
+    what = f"setting the offsets of group {group_id!r}"
     bad = {code for code in codes.values() if code != Code.NONE}
+    if denied := bad & DENIED.keys():
+        code = min(denied)
+        topics = sorted({partition.topic for partition, own in codes.items() if own == code})
+        needed = [read_group(group_id), *map(read_topic, topics)]
+        raise connections.refusal(what, code, needed)
     if bad:
         raise KafkaResponseError(
-            f"setting the offsets of group {group_id!r}: {code_names(bad)}. If a consumer has "
-            "joined the group in the meantime, stop that consumer",
+            f"{what}: {code_names(bad)}. If a consumer has joined the group in the meantime, stop "
+            "that consumer",
             min(bad),
         )

@@ -67,6 +67,8 @@ class ConnectionManager(NodeConnections):
 
     def unreached(self, node: int | None = None) -> str:
         """Return the known reason why a node, by default any node, can't be reached."""
+        if self.throttles(node):
+            return "the broker throttles this client, which has exceeded a quota"
         advertised = [a for n, a in self.addresses().items() if node in {None, n}]
         asked = advertised if self.bootstrapped else [*self._failures]
         if failed := [self._failures[address] for address in asked if address in self._failures]:

@@ -187,6 +187,11 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         connection = self._conns.get(node)
         return connection is not None and bool(connection.connected)
 
+    def throttles(self, node: int | None) -> bool:
+        """Return True if a broker, by default any, has told this client to pause (a quota)."""
+        connections = [*self._conns.items()]
+        return any("throttle" in each.paused for n, each in connections if node in {None, n})
+
     def addresses(self) -> dict[int, str]:
         """Return each broker's ``host:port`` by node id, from the metadata."""
         return {b.node_id: f"{b.host}:{b.port}" for b in self.cluster.brokers()}
@@ -231,9 +236,9 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         # down but still in the metadata, the client waits for many seconds.
         known = [broker.node_id for broker in self.cluster.brokers()]
         nodes = [node for node in known if node != avoided] or known
-        connected = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
-        if connected:
-            return min(connected, key=lambda conn: len(conn.in_flight_requests)).node_id
+        open_ = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
+        if ready := [conn for conn in open_ if not conn.paused]:
+            return min(ready, key=lambda conn: len(conn.in_flight_requests)).node_id
         # Skip brokers that failed, and brokers that have been connecting for too long.
         since = time.monotonic() - _SILENT
         likely = [n for n in nodes if n not in self._backoff and self._met.get(n, since) >= since]
@@ -283,6 +288,8 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
             return None
         try:
             return await self.wait_for(sent, max(0.0, until - time.monotonic()) * 1000)
+        except kafka_errors.IncompatibleBrokerVersion:
+            raise  # nothing was sent, so this is no silence
         except (kafka_errors.KafkaError, OSError):
             return None
 

@@ -114,7 +114,10 @@ async def _addresses(net: Any, host: str, port: int, timeout_at: float | None) -
                 found.append(error)
 
     with waiting:
-        threading.Thread(target=look_up, name="spark-eos-lookup", daemon=True).start()
+        try:
+            threading.Thread(target=look_up, name="spark-eos-lookup", daemon=True).start()
+        except RuntimeError:  # there are too many threads, or Python is ending
+            look_up()
         try:
             await net.wait_read(waiting, timeout_at=timeout_at)
         except kafka_errors.KafkaTimeoutError:

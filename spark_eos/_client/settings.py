@@ -156,6 +156,8 @@ QUICK_SOURCE: Final = ("kafka.fetch.max.wait.ms", "kafka.max.poll.records")
 # default of 500 records.
 _KEPT_RECORDS: Final = 250_000
 _FEWEST_POLLED, _MOST_POLLED = 500, 5_000
+# librdkafka's largest `socket.timeout.ms`.
+_LONGEST_REQUEST_MS: Final = 300_000
 
 _PRODUCER_DEFAULTS: Final = {
     "linger.ms": 20,
@@ -251,9 +253,14 @@ class ClientSettings:
             "delivery.report.only.error": True,
         }
 
-    def checked_by_librdkafka(self) -> "ClientSettings":
+    def checked_by_librdkafka(
+        self, transaction_timeout_ms: int = _LONGEST_REQUEST_MS
+    ) -> "ClientSettings":
         """Let librdkafka check the settings that the workers will use, and return ``self``."""
-        settings = self.for_producer("spark-eos", 60_000)
+        # A request may not take longer than a transaction; clients that only read have none.
+        settings = self.for_producer("spark-eos", transaction_timeout_ms)
+        if (most := self._settings.get("fetch.max.bytes")) is not None:
+            settings["fetch.max.bytes"] = most  # a producer ignores it, but checks its range
         # confluent-kafka would wait for the first token.
         settings.pop("oauth_cb", None)
         _try_producer(settings, "kafka settings")
@@ -367,4 +374,5 @@ def _try_producer(settings: dict[str, Any], what: str) -> None:
                 # A security setting may fail here just because the others are missing.
                 if not is_security_setting(name):
                     _try_producer({name: value}, f"kafka[{name!r}]")
-        raise ConfigurationError(f"{what}: {error.args[0].str()}") from error
+        why = error.args[0].str().replace("`transaction.timeout.ms`", "transactions.timeout_ms")
+        raise ConfigurationError(f"{what}: {why}") from error

@@ -146,13 +146,11 @@ class Delivery(RunDelivery):
         return not cls.uses_progress_topic or same_cluster(start.target, servers, start.deadline())
 
     @classmethod
-    def progress_topics(cls, start: Start, topic: ProgressTopic) -> set[str]:
-        """Return further topics whose offsets are committed; create them if they are missing."""
-        if not cls.uses_progress_topic:
-            return set()
-        ensure_progress_topic(start.target, topic, start.deadline())
-        start.remember(read_topic(topic.name))
-        return {topic.name}
+    def create_progress_topic(cls, start: Start, topic: ProgressTopic) -> None:
+        """Create the topic for the progress, if the delivery uses one and it does not exist."""
+        if cls.uses_progress_topic:
+            ensure_progress_topic(start.target, topic, start.deadline())
+            start.remember(read_topic(topic.name))
 
     @classmethod
     @abstractmethod

@@ -1,5 +1,6 @@
 """Finds transactions that hold back the last stable offset, for read_committed consumers."""
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,7 @@ from spark_eos._kafka.list_offsets import EndOffsets, led_by, partition_leaders
 from spark_eos._kafka.open_transactions import OpenTransaction, described, open_transactions
 from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos.errors import UnsupportedBrokerError
 
 _ANY: Final = ".*"
 
@@ -48,7 +50,9 @@ def held_back(
     if not short:
         return ()
     find = deadline.attempts("finding transactions that hold partitions back", pause=0.05)
-    answers = find(lambda: dict(_producers(connections, short, deadline, silent)))
+    answers: dict[TopicPartition, Any] = {}
+    with contextlib.suppress(UnsupportedBrokerError):  # brokers before Kafka 2.8
+        answers = find(lambda: dict(_producers(connections, short, deadline, silent)))
     answered = {p: answer for p, answer in answers.items() if not answer.error_code}
     holders = {partition: _first_open(answer) for partition, answer in answered.items()}
     ids = {producer_id for _, producer_id in filter(None, holders.values())}
@@ -114,6 +118,9 @@ def _transactions(
 ) -> dict[int, OpenTransaction]:
     if not producer_ids:
         return {}
-    names = open_transactions(connections, _ANY, deadline, silent, producer_ids=producer_ids)
+    try:
+        names = open_transactions(connections, _ANY, deadline, silent, producer_ids=producer_ids)
+    except UnsupportedBrokerError:  # brokers before Kafka 3.0
+        return {}
     transactions = (described(connections, name, deadline) for name in names)
     return {transaction.producer_id: transaction for transaction in transactions if transaction}

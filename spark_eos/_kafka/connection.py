@@ -19,7 +19,13 @@ from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.deadline import Deadline, RetriableError
 from spark_eos._kafka.transactional_ids import id_prefix_of
 from spark_eos.acls import Acl, Operation, Principal, ResourceType
-from spark_eos.errors import DeadlineExceededError, KafkaResponseError, SparkEosError, warn
+from spark_eos.errors import (
+    DeadlineExceededError,
+    KafkaResponseError,
+    SparkEosError,
+    UnsupportedBrokerError,
+    warn,
+)
 
 _NOT_SENT: Final = (kafka_errors.NodeNotReadyError, kafka_errors.UnknownBrokerIdError)
 _LOST: Final = (
@@ -37,6 +43,9 @@ _CONNECT_MS: Final = 3_000
 # Seconds to wait for a cluster's first answer before logging that it is late: an answer this late
 # usually never comes.
 _SILENT: Final = 2.0
+
+# The first version of FindCoordinator with a list of keys (KIP-699), since Kafka 3.0.
+_BY_KEYS: Final = 4
 
 _RETRY_HERE: Final = {Code.COORDINATOR_LOAD_IN_PROGRESS}
 _RETRY_ELSEWHERE: Final = {Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR}
@@ -193,6 +202,8 @@ class Connections:
         loop, manager = self._connected(deadline)
         try:
             answers = loop.run(manager.answers, requests.items(), self._timeout_ms(deadline))
+        except kafka_errors.IncompatibleBrokerVersion as error:
+            raise UnsupportedBrokerError(str(error.args[0])) from error
         except RuntimeError as error:
             raise SparkEosError(f"the connections are closed: {error!r}") from error
         return {
@@ -228,7 +239,9 @@ class Connections:
         node = self._coordinators.get((kind, key))
         if node is not None:
             return node
-        request = FindCoordinatorRequest(coordinator_keys=[key], key_type=int(kind))
+        request = FindCoordinatorRequest(
+            coordinator_keys=[key], key_type=int(kind), min_version=_BY_KEYS
+        )
         # A coordinator that is cut off, and so doesn't know it was replaced, keeps naming itself.
         avoided = self._forgotten.get((kind, key))
         answer = self.send(request, deadline, avoided=avoided).coordinators[0]

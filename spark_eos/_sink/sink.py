@@ -120,7 +120,7 @@ class ExactlyOnceSink:
         check_text("checkpoint_location", checkpoint_location)
         check_delivery(delivery, other_cluster=source_kafka is not None)
         self._settings = WriterSettings(
-            client=ClientSettings(kafka).checked_by_librdkafka(),
+            client=ClientSettings(kafka).checked_by_librdkafka(transactions.timeout_ms),
             source_client=ClientSettings.of_source(source_kafka),
             group_id=group_id,
             topic=topic,
@@ -305,7 +305,7 @@ class ExactlyOnceSink:
             check_error_column(frame.schema)
         plans = explained(frame)
         sources = sources_of(frame)
-        check_read_for(settings.group_id, sources)
+        check_read_for(settings.group_id, sources, fail_on_data_loss=settings.fail_on_data_loss)
         # A notebook may have read other topics before. If a view or SQL hides a source from a Spark
         # Connect client, any read may be the query's.
         reads = [read for read in self._reads if read.is_of(sources)] or self._reads
@@ -385,7 +385,10 @@ def _checked_by_cluster(query: SinkQuery, start: Start, spark: SparkSession) -> 
     topics = set[str]()
     if settings.source_client is None:
         topics |= source_topics(spark, start, query.selections)
-    topics |= query.delivery.progress_topics(start, progress)
+    if query.delivery.uses_progress_topic:
+        topics.add(progress.name)
+    # Check before the progress topic is created, so that the error names every missing ACL.
     preflight.check_cluster(start, settings, topics, start.deadline())
+    query.delivery.create_progress_topic(start, progress)
     own_group(start.target, settings.group_id, start.deadline())
     return replace(query, settings=settings, source_patterns=read.patterns)

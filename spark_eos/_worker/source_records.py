@@ -9,11 +9,13 @@ import confluent_kafka
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, KafkaException
 
 from spark_eos._client.confluent_traps import headers_of
-from spark_eos._client.error_codes import DENIED
+from spark_eos._client.error_codes import DENIED, remedy
+from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.librdkafka_errors import TransactionError, as_transaction_error
 from spark_eos._worker.records import RecordContent
 from spark_eos._worker.writer_settings import WriterSettings
+from spark_eos.acls import read_topic
 from spark_eos.errors import text_of
 
 _SETTINGS: Final = {
@@ -59,7 +61,10 @@ class SourceRecords:
         try:
             record = self._fetch(partition, offset)
         except KafkaException as error:
-            raise as_transaction_error(what, error, self._settings, partition.topic) from error
+            cause = error.args[0]
+            if cure := remedy(cause.code(), [read_topic(partition.topic)], self._client.principal):
+                raise TransactionError(f"{what}: {cause}: {cure}", again=False) from error
+            raise as_transaction_error(what, error, self._settings) from error
         except TimeoutError as error:
             raise TransactionError(f"{what}: {text_of(error)}", again=True) from error
         self._last, self._last_record = (partition, offset), record
@@ -95,10 +100,13 @@ class SourceRecords:
             heard = time.monotonic() if silent else heard
         raise TimeoutError(f"{cause} within {deadline.seconds:g} s ({deadline.setting})")
 
+    @property
+    def _client(self) -> ClientSettings:
+        return self._settings.source_client or self._settings.client
+
     def _move(self, partition: TopicPartition, offset: int) -> None:
         if self._consumer is None:
-            client = self._settings.source_client or self._settings.client
-            own = {**client.for_consumer(), "group.id": self._settings.group_id}
+            own = {**self._client.for_consumer(), "group.id": self._settings.group_id}
             self._consumer = Consumer({**own, **_SETTINGS})
         if self._partition == partition and self._next <= offset <= self._next + _AHEAD:
             return
@@ -120,9 +128,21 @@ class SourceRecords:
         asked = confluent_kafka.TopicPartition(*partition)
         try:
             low, _high = self._consumer.get_watermark_offsets(asked, 2, cached=False)
-        except KafkaException:
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError._UNKNOWN_PARTITION:
+                self._check_visible(partition.topic)
             return False
         return bool(offset < low)
+
+    def _check_visible(self, topic: str) -> None:
+        """Raise KafkaException if this client may not even describe the topic."""
+        # librdkafka reports nothing then: it waits until the topic exists.
+        try:
+            found = self._consumer.list_topics(topic, timeout=2).topics[topic].error
+        except KafkaException:
+            return
+        if found is not None and found.code() in DENIED:
+            raise KafkaException(found)
 
     def close(self) -> None:
         consumer, self._consumer = self._consumer, None

@@ -90,6 +90,13 @@ def test_a_mirrored_query_needs_other_acls_in_each_cluster() -> None:
     assert "User:reader" not in _printed("--progress-topic", "progress", *source[:2])
 
 
+def test_sparks_own_groups_are_in_the_cluster_that_it_reads() -> None:
+    source = ("--progress-topic", "progress", "--source-bootstrap-servers", "east:9092")
+    (line,) = _printed(*source, "--for", "deprecated-offset-fetching").splitlines()
+    assert "--bootstrap-server east:9092 " in line
+    assert line.endswith(" --group spark-kafka-source")
+
+
 def test_a_mirrored_query_needs_a_progress_topic() -> None:
     result = CliRunner().invoke(main, [*_ARGUMENTS, "--source-bootstrap-servers", "east:9092"])
     assert result.exit_code == 2

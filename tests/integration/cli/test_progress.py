@@ -1,17 +1,27 @@
 """``spark-eos progress`` and ``spark-eos status`` for a mirrored query."""
 
 import re
+from contextlib import closing
 
 import pytest
 from click.testing import CliRunner, Result
+from kafka.protocol.admin import DescribeProducersRequest, ListTransactionsRequest
 
 from spark_eos._cli import main
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.blocked_partitions import held_back
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.list_offsets import end_offsets
+from spark_eos._kafka.silent_brokers import SilentBrokers
 from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos.errors import OffsetsLostError, WriteError
+from support.flow import transaction
 from support.groups import delete_offsets, set_offsets
+from support.members import deadline
 from support.mirroring import MirroredFlow, mirrored_run
-from support.operating import document, run
+from support.operating import document, run, without_layout
 from support.runs import Checkpoint, written_once
+from support.writing import speak_at_most
 
 
 def _source(flow: MirroredFlow) -> list[str]:
@@ -52,6 +62,38 @@ def test_status_and_progress_name_the_source(written: MirroredFlow) -> None:
         [flow.source, "0", "10", flow.progress, "0"],
         [flow.source, "1", "20", flow.progress, "1"],
     ]
+
+
+def test_an_older_source_cluster_answers(
+    written: MirroredFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = written
+    speak_at_most(monkeypatch, {DescribeProducersRequest.API_KEY: -1})  # as Kafka 2.7
+    with transaction(flow.source_servers, commit=False) as producer:
+        producer.produce(flow.source, b"0", partition=0)
+        assert producer.flush(60) == 0
+        result = run("status", flow, *_source(flow))
+    assert result.exit_code == 0, result.output
+    assert "does not answer" not in result.stdout
+    assert "or by unknown ones" in without_layout(result.stdout)
+
+
+def test_an_older_source_cluster_lists_no_transactions(
+    mirrored_flow: MirroredFlow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow = mirrored_flow
+    speak_at_most(monkeypatch, {ListTransactionsRequest.API_KEY: -1})  # as Kafka 2.8
+    with (
+        transaction(flow.source_servers, commit=False) as producer,
+        closing(Connections(ClientSettings(flow.source_kafka))) as connections,
+    ):
+        producer.produce(flow.source, b"0", partition=0)
+        assert producer.flush(60) == 0
+        silent = SilentBrokers(connections)
+        ends = end_offsets(connections, [flow.source], deadline(), silent=silent)
+        (held,) = held_back(connections, ends, deadline(), silent)
+    assert (held.partition, held.transaction, silent.names) == (0, None, ())
+    assert held.producer_id is not None
 
 
 def test_progress_is_set(written: MirroredFlow) -> None:

@@ -24,7 +24,7 @@ from support.proxy import KafkaProxy, broker_that_is_away
 from support.proxy_faults import Rewrite
 from support.queries import until
 from support.versions import OFFSET_COMMIT
-from support.writing import rows, sent_requests, transactions
+from support.writing import rows, sent_requests, speak_at_most, transactions
 
 EVIL = "[b]old[/b]\x1b[2J\x1b]0;owned\x07\r\n\x9b31m\u202e"
 # ListOffsets, Metadata, OffsetFetch, FindCoordinator, DescribeGroups, ApiVersions,
@@ -254,6 +254,19 @@ def test_a_group_that_does_not_exist_is_one_line(flow: Flow) -> None:
         assert (result.exit_code, result.stdout) == (1, "")
         assert result.stderr.startswith(f"Error: group '{flow.group_id}' does not exist on ")
         assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "greatest"), [(FindCoordinatorRequest, 3), (ListTransactionsRequest, -1)]
+)
+def test_brokers_before_kafka_3(
+    flow: Flow, message: Any, greatest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speak_at_most(monkeypatch, {message.API_KEY: greatest})
+    result = run("status", flow)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert message.__name__.removesuffix("Request") in result.stderr
+    assert "does not answer" not in result.stderr
 
 
 def test_a_target_that_does_not_exist_is_named(flow: Flow) -> None:

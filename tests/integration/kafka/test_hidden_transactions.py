@@ -110,6 +110,7 @@ def test_a_hanging_transaction_is_named_with_what_ends_it(
         tool = f"kafka-transactions.sh --bootstrap-server {flow.bootstrap_servers}"
         for command in ("find-hanging", "abort"):
             assert f"`{tool} {command} --topic __consumer_offsets" in str(failure.value)
+        assert "spark-eos abort --prefix" in str(failure.value)
         # What the text advises is what helps.
         _find_and_abort(flow)
         with running(flow) as runs:

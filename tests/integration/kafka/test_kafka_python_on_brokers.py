@@ -26,8 +26,12 @@ from spark_eos._client.kafka_python import (
 )
 from spark_eos._client.oauth import TokenProvider
 from spark_eos._client.settings import ClientSettings
-from spark_eos.errors import AuthenticationError
+from spark_eos._kafka import cluster
+from spark_eos._kafka.connection import Connections
+from spark_eos._kafka.deadline import Deadline
+from spark_eos.errors import AuthenticationError, DeadlineExceededError
 from spark_eos.testing import EmbeddedKafka
+from support.members import deadline
 from support.queries import until
 
 
@@ -147,6 +151,17 @@ def test_the_connected_broker_with_the_least_to_do_is_chosen(connected: _Connect
     loop.run(manager.answer, MetadataRequest(topics=[]), node, 10_000, 10_000)
     assert manager._conns[node].connected
     assert manager.least_loaded_node() == node
+
+
+def test_a_throttled_connection_is_named(broker: EmbeddedKafka) -> None:
+    settings = ClientSettings({"bootstrap.servers": broker.bootstrap_servers})
+    with contextlib.closing(Connections(settings)) as connections:
+        cluster.cluster_id(connections, deadline())
+        _loop, manager = connections._connected(deadline())
+        for connection in manager._conns.values():
+            connection.pause("throttle")
+        with pytest.raises(DeadlineExceededError, match="throttles this client"):
+            cluster.cluster_id(connections, Deadline(1, "connect_timeout_ms"))
 
 
 def test_a_silent_bootstrap_server_is_passed_over(

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from spark_eos import BatchReport, ExactlyOnceSink
+from spark_eos._cli.migration import set_offsets
 from spark_eos._client.error_codes import Code, code_name
 from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once import offsets as group_offsets
@@ -346,6 +347,31 @@ def test_status_needs_what_is_printed_for_it(flow: Guarded) -> None:
             assert line in result.stderr
         with flow.without(topic):
             assert "lacks Describe on a topic of its members" in run("status", flow).stderr
+
+
+def test_status_of_a_target_needs_describe_there(flow: Guarded) -> None:
+    with started(flow):
+        _granted(flow, "status")
+        refused = run("status", flow, "--target", flow.target)
+        assert refused.exit_code == 1
+        assert f"lacks Describe on topic '{flow.target}'" in refused.stderr
+        flow.grant(_less(_needed(flow, "target")[1]))
+        assert run("status", flow, "--target", flow.target).exit_code == 0
+
+
+def test_setting_offsets_names_what_is_missing(flow: Guarded) -> None:
+    at: dict[TopicPartition, int] = {TopicPartition(flow.source, 0): 1}
+    ids: dict[str, uuid.UUID | None] = {flow.source: None}
+    _granted(flow, "status")
+    with closing(Connections(ClientSettings(flow.kafka))) as connections:
+        for what in ("group", "source"):
+            words, command = _needed(flow, what)
+            with pytest.raises(AuthorizationError) as refusal:
+                set_offsets(connections, flow.group_id, at, ids, deadline(), {})
+            assert refusal.value.text.endswith(f" lacks {words}. To grant: {command}")
+            flow.grant(command)
+        set_offsets(connections, flow.group_id, at, ids, deadline(), {})
+    assert flow.committed() == {0: 1}
 
 
 def test_abort_needs_what_is_printed_for_it(flow: Guarded) -> None:

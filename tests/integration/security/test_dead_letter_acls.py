@@ -1,5 +1,6 @@
 """The ACLs that a principal needs to write and replay dead letters."""
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,17 @@ from pyspark.sql import functions as F
 
 from spark_eos import ExactlyOnceSink
 from spark_eos._cli import main
+from spark_eos._client.settings import ClientSettings
+from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._worker.librdkafka_errors import TransactionError
+from spark_eos._worker.source_records import SourceRecords
 from spark_eos.errors import AuthorizationError
 from support.dead_letters import create_dead_letter_topic, headers_of, replay
 from support.granting import Guarded
 from support.granting_mirrored import GuardedMirror
+from support.members import writer_settings
 from support.queries import relay, run_available
-from support.sinks import arguments
+from support.sinks import arguments, changed
 
 
 def _inflated(frame: DataFrame) -> DataFrame:
@@ -35,6 +41,25 @@ def test_the_missing_one_is_named_before_the_query_starts(
     with pytest.raises(AuthorizationError) as refusal:
         sink.write(relay(sink.read(spark_eos_session, subscribe=flow.source)))
     assert f"lacks Write on topic '{dlq}'. To grant: {needed}" in str(refusal.value)
+
+
+@pytest.mark.parametrize("left", ["nothing", "Describe"])
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_a_record_that_may_not_be_read_again(flow: Guarded, left: str, *, mirrored: bool) -> None:
+    flow.produce(["a"], partition=0)
+    read, *_others = flow.commands()
+    if left == "Describe":
+        flow.grant(read.replace("Read", left))
+    settings = writer_settings(flow)
+    if mirrored:
+        # The right is missing in the cluster of the source.
+        target = ClientSettings({"bootstrap.servers": "localhost:1"})
+        settings = changed(settings, client=target, source_client=settings.client)
+    with closing(SourceRecords(settings)) as records, pytest.raises(TransactionError) as refusal:
+        records.fetch(TopicPartition(flow.source, 0), 0)
+    assert not refusal.value.again
+    lacks = f"{flow.principal} lacks Read on topic '{flow.source}'. To grant: {read}"
+    assert str(refusal.value).endswith(lacks)
 
 
 @pytest.mark.slow

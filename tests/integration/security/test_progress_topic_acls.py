@@ -3,7 +3,9 @@
 from contextlib import closing
 
 import pytest
+from pyspark.sql import SparkSession
 
+from spark_eos import ExactlyOnceSink
 from spark_eos._client.settings import ClientSettings
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
@@ -13,6 +15,7 @@ from spark_eos.options import ProgressTopic
 from support.granting import Guarded
 from support.members import deadline, started
 from support.operating import run
+from support.sinks import arguments
 from support.writing import rows, transactions
 
 
@@ -79,6 +82,27 @@ def test_without_create(flow: Guarded) -> None:
     # An administrator does that.
     flow.broker.create_topic(_name(flow), 3)
     assert _ensure(flow).partitions == 3
+
+
+def test_a_start_names_it_with_everything_else(
+    flow: Guarded, spark_eos_session: SparkSession
+) -> None:
+    options = {**flow.options(), "progress_topic": _name(flow), "delivery": "staged"}
+    frame = spark_eos_session.readStream.format("rate").load().selectExpr("string(value) AS value")
+    ids = f"spark-eos/{flow.group_id}/"
+    names = {_name(flow), flow.target, flow.group_id, ids}
+    with closing(ExactlyOnceSink(**arguments(**options))) as sink:
+        with pytest.raises(AuthorizationError) as refusal:
+            sink.write(frame)
+        assert {acl.name for acl in refusal.value.missing} == names
+        read, create = _commands(flow)
+        flow.grant(read, *flow.commands())
+        with pytest.raises(AuthorizationError) as refusal:
+            sink.write(frame)
+        assert [str(acl) for acl in refusal.value.missing] == [f"Create on topic '{_name(flow)}'"]
+        flow.grant(create)
+        sink.write(frame)
+    assert _ensure(flow).partitions > 1
 
 
 @pytest.mark.parametrize("command", ["status", "abort"])

@@ -7,10 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
 
+from spark_eos._client.kafka_python import NodeConnections
 from spark_eos._client.settings import ClientSettings
 
 ROOT = Path(__file__).parents[3]
@@ -27,6 +30,22 @@ def test_the_settings() -> None:
     known = {*KafkaConnectionManager.DEFAULT_CONFIG, *NetworkSelector.DEFAULT_CONFIG}
     lacking = given - known
     assert not lacking, f"kafka-python has no setting {sorted(lacking)} any more"
+
+
+def _connection(node: int, *, requests: int, paused: set[str]) -> Any:
+    return SimpleNamespace(
+        node_id=node, connected=True, in_flight_requests=[None] * requests, paused=paused
+    )
+
+
+def test_a_throttled_broker_is_not_chosen() -> None:
+    brokers = [SimpleNamespace(node_id=node) for node in (1, 2, 3)]
+    manager: Any = SimpleNamespace(cluster=SimpleNamespace(brokers=lambda: brokers))
+    throttled = _connection(1, requests=0, paused={"throttle"})
+    busy = [_connection(node, requests=node, paused=set()) for node in (2, 3)]
+    manager._conns = {each.node_id: each for each in (throttled, *busy)}
+    assert NodeConnections.least_loaded_node(manager) == 2
+    assert NodeConnections.least_loaded_node(manager, avoided=2) == 3
 
 
 def _imports(path: Path) -> Iterator[tuple[str, str]]:

@@ -137,6 +137,21 @@ def test_a_small_fetch_of_sparks_source_is_not_librdkafkas() -> None:
     Consumer({**client.for_consumer(), "group.id": "a"}).close()
 
 
+@pytest.mark.parametrize("value", [3_000_000_000, -5])
+def test_the_range_of_a_setting_of_sparks_source_is_checked(value: int) -> None:
+    settings = ClientSettings({**SERVERS, "fetch.max.bytes": value})
+    with pytest.raises(ConfigurationError, match=r"'fetch\.max\.bytes'.*outside"):
+        settings.checked_by_librdkafka()
+
+
+def test_a_request_may_take_as_long_as_a_transaction() -> None:
+    client = ClientSettings({**SERVERS, "socket.timeout.ms": 90_000})
+    assert client.checked_by_librdkafka(120_000) is client
+    assert ClientSettings.of_source({**SERVERS, "socket.timeout.ms": 90_000}) == client
+    with pytest.raises(ConfigurationError, match=r"socket\.timeout\.ms.*transactions\.timeout_ms"):
+        client.checked_by_librdkafka(60_000)
+
+
 @pytest.mark.parametrize("value", ["30s", "0x200000", "65_536", "010000", 0.5, True, "", [7]])
 @pytest.mark.parametrize("name", ["socket.timeout.ms", "message.max.bytes", "fetch.min.bytes"])
 def test_numbers_that_clients_read_differently_are_refused(name: str, value: object) -> None:

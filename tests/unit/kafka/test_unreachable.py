@@ -54,6 +54,23 @@ def test_a_silent_name_server_takes_no_longer(monkeypatch: pytest.MonkeyPatch) -
     assert time.monotonic() - began < 10
 
 
+def test_a_name_is_looked_up_even_without_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "spark-eos-lookup":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    settings = ClientSettings({**SERVERS, "bootstrap.servers": "127.0.0.1:1"})
+    with (
+        contextlib.closing(Connections(settings)) as connections,
+        pytest.raises(DeadlineExceededError, match="ECONNREFUSED"),
+    ):
+        connections.brokers(Deadline(1, "connect_timeout_ms"))
+
+
 def _connect(settings: ClientSettings) -> None:
     with contextlib.closing(Connections(settings)) as connections:
         connections.brokers(Deadline(4, "connect_timeout_ms"))
