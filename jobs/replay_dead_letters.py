@@ -117,6 +117,10 @@ def main(options: JobOptions, *, every: bool, where: str | None, by_key: bool) -
             "A replay ends after the dead letters that are there when it starts: leave --trigger "
             "out."
         )
+    if options.starting_offsets != "earliest":
+        raise click.UsageError(
+            "A replay begins at the first dead letter: leave --starting-offsets out."
+        )
     # Records of aborted transactions are not dead letters.
     committed = {"isolation.level": "read_committed"}
     source_kafka = options.source_kafka

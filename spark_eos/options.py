@@ -20,6 +20,8 @@ from spark_eos.errors import ConfigurationError
 # Maximum numbers of replicas and of partitions in a CreateTopics request.
 _INT16: Final = 2**15 - 1
 _INT32: Final = 2**31 - 1
+# librdkafka's smallest transaction.timeout.ms.
+_LEAST_TIMEOUT_MS: Final = 1_000
 LEAST_PARTITIONS: Final = 2
 """Minimum number of partitions of a progress topic: one for staged commits, and one for rows."""
 
@@ -28,6 +30,10 @@ Check = Callable[[str, Any], None]
 
 def _positive(name: str, value: object) -> None:
     check_positive(**{name: value})
+
+
+def _timeout(name: str, value: int) -> None:
+    check_count(name, value, _LEAST_TIMEOUT_MS, _INT32)
 
 
 def _option(check: Check | None = None, flat: str | None = None) -> dict[str, Any]:
@@ -93,7 +99,7 @@ class Transactions(_Options):
     )
     max_bytes: int = field(default=64 << 20, metadata=_option(_positive, "max_transaction_bytes"))
     max_ms: int = field(default=10_000, metadata=_option(_positive, "max_transaction_ms"))
-    timeout_ms: int = field(default=60_000, metadata=_option(_positive, "transaction_timeout_ms"))
+    timeout_ms: int = field(default=60_000, metadata=_option(_timeout, "transaction_timeout_ms"))
     id_prefix: str = field(
         default="spark-eos", metadata=_option(check_prefix, "transactional_id_prefix")
     )
@@ -307,6 +313,11 @@ def grouped(
         }
         _check(GROUPS[argument], own, names.__getitem__)
     if without_topic:
+        for each in FLAT.values():
+            wanted = dead_letters.get(each.field, each.default)
+            if each.argument == "dead_letters" and wanted != each.default:
+                needed = shown(FLAT["dead_letter_topic"])
+                raise ConfigurationError(f"{shown(each)} needs {needed}")
         values.pop("dead_letters", None)
     return {**nested, **{argument: GROUPS[argument](**own) for argument, own in values.items()}}
 

@@ -258,15 +258,15 @@ class OffsetLog:
         ]
         return [range_ for range_ in ranges if range_.ends]
 
-    def topics(self, others: Collection[str] = ()) -> set[str]:
-        """Return the topics that Spark's last batch reads, or that the first batch would read.
+    def partitions(self, others: Collection[str] = ()) -> set[TopicPartition]:
+        """Return the partitions that Spark's last batch reads, or that the first one would read.
 
         ``others`` are the numbers of sources that are not Kafka: their offsets may look like it.
         """
         begun = self.begun
         ends = self._first() if begun is None else self._entry(begun).by_source()
         texts = (text or "" for name, text in ends.items() if name not in others)
-        return {topic for text in texts for topic, _ in kafka_positions(text)}
+        return {partition for text in texts for partition in kafka_positions(text)}
 
     def fingerprint(self, batch_id: int) -> str:
         """Return a fingerprint of a batch's end offsets and the time when it began."""

@@ -167,6 +167,11 @@ class ParquetFiles:
                 "and without dead_letters they would be written like all others: set dead_letters "
                 "again, at least until this batch is written"
             )
+        if self._default_topic is None and "topic" not in schema.names:
+            raise CheckpointError(
+                f"batch {copy.batch} was staged for the sink's topic=, so its rows name no topic: "
+                "set topic= again, at least until this batch is written"
+            )
         self._check(schema)
         names = payload(schema)
         columns = columns_of_copy(schema) if self._dead_letters else names

@@ -139,7 +139,9 @@ class GroupRequests:
                 elif error.code == Code.UNSTABLE_OFFSET_COMMIT:
                     if next_look.expired:
                         transactions.warn_of_hidden(
-                            "an open transaction that the query can't see holds the group's offsets"
+                            "an open transaction that the query can't see holds the group's "
+                            "offsets. If transactions.id_prefix has changed, end it with "
+                            "spark-eos abort --prefix and the former prefix"
                         )
                         # Another broker may coordinate the transaction by now, and list it.
                         transactions.end()
@@ -163,7 +165,9 @@ class GroupRequests:
         partition, start = ("--partition", "PARTITION"), ("--start-offset", "OFFSET")
         return (
             "A transaction that this query may not end holds offsets of group "
-            f"{self._group_id!r}. If its coordinator has forgotten it (KIP-664), only an "
+            f"{self._group_id!r}. If transactions.id_prefix has changed, spark-eos abort "
+            "--prefix with the former prefix ends it. If its coordinator has forgotten it "
+            "(KIP-664), only an "
             f"administrator can end it: `{tool('find-hanging', *where)}` lists it with its "
             "partition and start offset, and "
             f"`{tool('abort', *where, *partition, *start)}` ends it; then start again"

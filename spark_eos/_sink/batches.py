@@ -195,6 +195,8 @@ class SinkBatches:
         note_run(str(started.runId), self.failures)
         _SINKS_BY_RUN[str(started.runId)] = self
         announce_query(started, query.settings.group_id, self._observers)
+        # Another sink may have read, or none.
+        renew_hourly(self._settings)
 
     def why_failed(self) -> SparkEosError | None:
         """Return why Spark has ended the query, in the process that started it."""

@@ -86,13 +86,23 @@ def check_staged_sources(sources: Sequence[StreamSource]) -> None:
             _check_records(source)
 
 
-def check_read_for(group_id: str, sources: Iterable[StreamSource]) -> None:
-    """Refuse sources made by another group's sink: they begin at that group's offsets."""
+def check_read_for(
+    group_id: str, sources: Iterable[StreamSource], *, fail_on_data_loss: bool
+) -> None:
+    """Refuse sources made by a sink with another group or another ``fail_on_data_loss``."""
     for source in sources:
+        # Another group's sink begins at that group's offsets.
         if (reader := source.options.get(READ_BY_US, group_id)) != group_id:
             raise UnsupportedPipelineError(
                 f"the query reads with the sink of group {reader!r}, which begins at that group's "
                 f"offsets, so group {group_id!r} would never write the records before them: use "
+                "sink.read of the sink that writes"
+            )
+        if READ_BY_US in source.options and _loses_records(source) is fail_on_data_loss:
+            then = "be skipped silently" if fail_on_data_loss else "end the query"
+            raise UnsupportedPipelineError(
+                f"the query reads with a sink that has fail_on_data_loss={not fail_on_data_loss}, "
+                f"and this sink has {fail_on_data_loss}, so deleted records would {then}: use "
                 "sink.read of the sink that writes"
             )
 
@@ -148,8 +158,9 @@ def _check_records(source: StreamSource) -> None:
 
 
 def only_topic(sources: Sequence[StreamSource]) -> str | None:
-    """Return the only topic that sources read; None if they read several, or by a pattern."""
-    if any(_PATTERN in source.options for source in sources):
+    """Return the only topic that sources can read; None if they may read several."""
+    # A batch that Spark repeats may have topics that were left out since: see `check_still_read`.
+    if any(_PATTERN in source.options or _loses_records(source) for source in sources):
         return None
     topics = {topic for source in sources for topic in _partitions(source.options)}
     return topics.pop() if len(topics) == 1 else None
@@ -171,20 +182,31 @@ def topics_read(
 def check_still_read(
     sources: Collection[StreamSource], spark: SparkSession, log: OffsetLog
 ) -> None:
-    """Refuse a checkpoint with topics that no source reads any more."""
+    """Refuse a checkpoint with topics or partitions that no source reads any more."""
     read = topics_read(sources)
     kafka_sources = [source for source in sources if source.format in _KAFKA]
     if not read.patterns and all(map(_loses_records, kafka_sources)):
         # Spark continues without the missing topics, and the user left them out by name.
         return
     numbers = {str(n) for n, source in enumerate(sources) if source.format not in _KAFKA}
-    topics = log.topics(numbers)
-    if left_out := topics - read.among(spark, topics):
+    partitions = log.partitions(numbers)
+    topics = {topic for topic, _ in partitions}
+    what, left_out = "topics", topics - read.among(spark, topics)
+    if not left_out and not read.patterns:
+        what = "partitions"
+        left_out = {str(p) for p in partitions if not any(_reads(s, *p) for s in kafka_sources)}
+    if left_out:
         raise CheckpointError(
-            f"the query of checkpoint_location {log.location!r} has read topics that it would no "
+            f"the query of checkpoint_location {log.location!r} has read {what} that it would no "
             f"longer read: {listed(sorted(left_out), 10)}. "
             + (_LEFT_BY_PATTERN if read.patterns else _LEFT_BY_NAME)
         )
+
+
+def _reads(source: StreamSource, topic: str, partition: int) -> bool:
+    """Return True if a source without a pattern reads a partition."""
+    indexes = _partitions(source.options).get(topic, set())
+    return indexes is None or partition in indexes
 
 
 def readers(

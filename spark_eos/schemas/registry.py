@@ -143,6 +143,7 @@ class SchemaRegistry:
         members = []
         named = _named(subject, schema)
         _check_names(message, [name for name, *_ in named])
+        _check_version_used(named, version, pinned)
         scope = _scope({own for _, own, _ in named if own is not None})
         for name, own, given in named:
             if given is not None:
@@ -219,6 +220,7 @@ class SchemaRegistry:
         if framing not in _FRAMINGS:
             raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
         _check_names(message, [name for name, *_ in _named(subject, schema)])
+        _check_version_used(_named(subject, schema), version, pinned)
         if register and schema is None:
             raise ConfigurationError("register=True needs the schema to register (schema=)")
         field = frame.schema[column]
@@ -356,6 +358,20 @@ def _check_names(message: str | Mapping[str, str] | None, names: Collection[str 
     unknown = ", ".join(repr(name) for name in given if name not in names)
     if unknown:
         raise ConfigurationError(f"message has {unknown}, which is not a name in subject or schema")
+
+
+def _check_version_used(
+    named: Collection[tuple[str | None, str | None, str | None]],
+    version: int | str | None,
+    pinned: str | None,
+) -> None:
+    """Refuse a version of subjects whose schemas are all given, since it would have no effect."""
+    for argument, value in (("version", version), ("pinned", pinned)):
+        if value is not None and all(given is not None for *_, given in named):
+            raise ConfigurationError(
+                f"{argument} chooses a version of the subject, and schema= gives the schema "
+                "itself: leave one of the two out"
+            )
 
 
 def _scope(subjects: Collection[str]) -> str | None:

@@ -195,6 +195,7 @@ def test_a_partition_that_is_gone(flow: Flow) -> None:
     ("more", "status", "text"),
     [
         (["--trigger", "1 second"], 2, "leave --trigger out"),
+        (["--starting-offsets", "latest"], 2, "leave --starting-offsets out"),
         (["--where", "dead_letter.colour = 1"], 1, "--where: [FIELD_NOT_FOUND]"),
         (["--where", "1 ="], 1, "--where: [PARSE_SYNTAX_ERROR]"),
         (["--where", "value in (select 1)"], 1, "--where"),

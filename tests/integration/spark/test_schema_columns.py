@@ -178,6 +178,9 @@ def test_nothing_is_registered_unless_asked(spark: SparkSession, subjects: Subje
     names = {"a": subject, "b": f"{subject}-b"}
     with pytest.raises(SchemaError, match=rf"amount is string.*{subject}-b"):
         registry.encode(both, subject=names, schema=dict.fromkeys(names, ORDER), register=True)
+    # The second of two has no schema yet, and none is given.
+    with pytest.raises(SchemaError, match=f"has no subject '{subject}-b'"):
+        registry.encode(both, subject=names, schema={"a": ORDER}, register=True)
     assert subject not in subjects.client.get_subjects()
     (row,) = registry.encode(frame, subject=subject, schema=ORDER, register=True).collect()
     assert bytes(row.value) == subjects.write(ORDER, {"id": "o1", "amount": 0.5})
@@ -232,6 +235,16 @@ def test_columns_that_do_not_fit_are_refused_at_once(
     for code in (registry.decode, registry.encode):
         with pytest.raises(ConfigurationError, match="is empty: name at least one"):
             code(frame_of(spark, [b"x"]), subject={})
+
+
+@pytest.mark.parametrize("given", [{"version": 3}, {"pinned": "checkpoints/a"}], ids=str)
+def test_a_version_beside_a_schema_is_refused(
+    spark: SparkSession, subjects: Subjects, given: dict[str, Any]
+) -> None:
+    registry, (name,) = SchemaRegistry({"url": subjects.url}), given
+    for code in (registry.decode, registry.encode):
+        with pytest.raises(ConfigurationError, match=f"^{name} .*leave one of the two out"):
+            code(frame_of(spark, [b"x"]), subject="a-value", schema=ORDER, **given)
 
 
 def _pinned(

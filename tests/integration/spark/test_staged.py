@@ -19,7 +19,7 @@ from support.connect_server import ConnectService
 from support.flow import Flow
 from support.queries import Transform, relay, run_available
 from support.sinks import arguments
-from support.staging import record, run_staged, staged_files
+from support.staging import failing_once_staged, record, run_staged, staged_files
 
 _RECORDS = 100
 
@@ -184,6 +184,26 @@ def test_a_query_does_not_start_over_in_another_progress_topic(
         run_staged(spark, flow, staging.repartitioned)
     assert "CheckpointError" in str(failure.value)
     assert len(flow.values()) == _RECORDS
+
+
+@pytest.mark.slow
+def test_a_copy_without_topics_needs_the_sinks_topic(flow: Flow, spark: SparkSession) -> None:
+    _produced(flow, range(5))
+
+    def with_topic(frame: DataFrame) -> DataFrame:
+        return staging.repartitioned(frame).withColumn("topic", F.lit(flow.target))
+
+    with failing_once_staged():
+        run_available(spark, flow, staging.repartitioned)
+    with pytest.raises(StreamingQueryException, match=r"batch 0 was staged for the sink's topic="):
+        run_available(spark, flow, with_topic, topic=None)
+    assert flow.values() == []
+    run_available(spark, flow, staging.repartitioned)
+    assert sorted(json.loads(row)["n"] for row in flow.values()) == [*range(5)]
+    # From here on, rows may name their topics.
+    _produced(flow, range(5, 9))
+    run_available(spark, flow, with_topic, topic=None)
+    assert sorted(json.loads(row)["n"] for row in flow.values()) == [*range(9)]
 
 
 def test_direct_refuses_what_must_be_staged(flow: Flow, spark: SparkSession) -> None:

@@ -133,11 +133,11 @@ def test_the_ranges_of_a_batch_in_its_sources(
         log.source_ranges(2)
 
 
-def test_offsets_of_other_sources_name_no_topics() -> None:
+def test_offsets_of_other_sources_name_no_partitions() -> None:
     text = 'v1\n{}\n{"a":{"0":4}}\n{"shards":{"0":17}}'
     log = OffsetLog(CheckpointTexts({"offsets/0": text}))
-    assert log.topics() == {"a", "shards"}
-    assert log.topics({"1"}) == {"a"}
+    assert log.partitions() == {("a", 0), ("shards", 0)}
+    assert log.partitions({"1"}) == {("a", 0)}
 
 
 def test_the_note_keeps_the_partitions_that_a_topic_had() -> None:

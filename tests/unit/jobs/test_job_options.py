@@ -29,6 +29,8 @@ from support.jobs import GIVEN, job
         (["--transactional-id-prefix", "a/b"], "--transactional-id-prefix='a/b' contains a /"),
         (["--progress-topic", "a b"], "--progress-topic='a b' is not a valid topic name"),
         (["--max-dead-letters", "-1"], "--max-dead-letters is -1; it must be a whole number"),
+        (["--max-dead-letters", "5"], "--max-dead-letters needs --dead-letter-topic"),
+        (["--dead-letter-stacktrace"], "--dead-letter-stacktrace needs --dead-letter-topic"),
     ],
 )
 @pytest.mark.parametrize("name", ["relay", "enrich_orders"])

@@ -415,6 +415,20 @@ def test_settings_that_can_not_be_used_are_refused(settings: Any, words: str) ->
         SchemaRegistry(settings)
 
 
+@pytest.mark.parametrize("of", ["ca", "certificate", "key"])
+def test_a_key_in_place_of_a_file_is_not_quoted(of: str) -> None:
+    text = "-----BEGIN PRIVATE KEY-----\nsesame\n-----END PRIVATE KEY-----"
+    with pytest.raises(ConfigurationError, match=rf"ssl\.{of}\.location is a PEM text") as error:
+        SchemaRegistry({"url": "http://a", f"ssl.{of}.location": text})
+    assert "sesame" not in str(error.value)
+
+
+def test_a_file_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
+    with pytest.raises(ConfigurationError, match=r"SSL_CERT_FILE=/nowhere\.pem.*No such file"):
+        SchemaRegistry({"url": "http://a"})
+
+
 def test_a_file_that_an_executor_lacks_is_named_at_once(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     trustme.CA().cert_pem.write_to_path(str(file))

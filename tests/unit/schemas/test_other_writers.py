@@ -193,7 +193,7 @@ def test_an_invalid_default_of_a_writer_does_not_matter(kind: Any, default: Any)
 def test_a_default_that_lacks_a_value_is_refused(kind: Any, default: Any) -> None:
     fields = [{"name": "n", "type": "int"}, {"name": "r", "type": kind, "default": default}]
     schema = {"type": "record", "name": "R", "fields": fields}
-    with pytest.raises(SchemaError, match="lacks a value of type int"):
+    with pytest.raises(SchemaError, match="field 'r': its default lacks a value of type int"):
         _ = format_of(Schema("AVRO", json.dumps(schema))).kind
 
 

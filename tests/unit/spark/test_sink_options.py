@@ -48,6 +48,8 @@ _SERVERS = {"bootstrap.servers": "a:1"}
         {"source_kafka": {}},
         {"source_kafka": {**_OTHER, "group.id": "g"}},
         {"source_kafka": {**_OTHER, "socket.timeout.ms": "soon"}},
+        {"transaction_timeout_ms": 999, "max_transaction_ms": 100},
+        {"kafka": {**_SERVERS, "socket.timeout.ms": 60_000}, "transaction_timeout_ms": 30_000},
     ],
     ids=str,
 )

@@ -1,21 +1,27 @@
-"""Sources that a staged query may have, and which of their topics the sink checks."""
+"""Sources that a query may have, and which of their topics the sink checks."""
 
+import json
 from typing import cast
 
 import pytest
 from pyspark.sql import SparkSession
 
+from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._pyspark_internals import StreamSource
 from spark_eos._spark.stream_sources import (
     READ_BY_US,
     check_losses_seen,
+    check_read_for,
     check_sources,
     check_staged_sources,
+    check_still_read,
     not_only_ours,
+    only_topic,
     read_by_others,
 )
 from spark_eos._spark.topic_patterns import SourceTopics
-from spark_eos.errors import UnsupportedPipelineError
+from spark_eos.errors import CheckpointError, UnsupportedPipelineError
+from support.checkpoint_texts import CheckpointTexts
 
 _LEVEL = "kafka.isolation.level"
 _SAFE = {_LEVEL: "read_committed", "subscribe": "orders"}
@@ -97,3 +103,43 @@ def test_losses_are_ignored_only_where_the_sink_alone_reads(
         StreamSource(one.format, {**one.options, "failondataloss": "true"}) for one in sources
     ]
     check_losses_seen(failing, selections, "a:9092")
+
+
+@pytest.mark.parametrize(
+    ("fails", "then"), [(True, "be skipped silently"), (False, "end the query")]
+)
+def test_a_sink_that_reads_with_another_fail_on_data_loss(
+    fails: bool,  # noqa: FBT001
+    then: str,
+) -> None:
+    read = {**_SAFE, READ_BY_US: "group", "failondataloss": str(not fails).lower()}
+    source = StreamSource("kafka", read)
+    check_read_for("group", [source], fail_on_data_loss=not fails)
+    with pytest.raises(UnsupportedPipelineError, match=f"deleted records would {then}"):
+        check_read_for("group", [source], fail_on_data_loss=fails)
+    # A reader of Spark's own always ends the query: `check_sources` sees to it.
+    check_read_for("group", [StreamSource("kafka", _SAFE)], fail_on_data_loss=fails)
+
+
+def test_the_only_topic_that_rows_may_come_from() -> None:
+    named = StreamSource("kafka", {**_SAFE, READ_BY_US: "group"})
+    others = [
+        # A batch that is repeated may have a topic that has been left out since.
+        StreamSource("kafka", {**named.options, "failondataloss": "false"}),
+        StreamSource("kafka", {"subscribepattern": "orders"}),
+        StreamSource("kafka", {"subscribe": "orders,payments"}),
+    ]
+    assert only_topic([named]) == "orders"
+    assert [only_topic([source]) for source in others] == [None, None, None]
+
+
+def test_partitions_that_are_no_longer_assigned() -> None:
+    log = OffsetLog(CheckpointTexts({"offsets/0": 'v1\n{}\n{"a":{"0":4,"1":4}}'}))
+    spark = cast("SparkSession", None)  # asked only for patterns
+    zero, one = (StreamSource("kafka", {"assign": json.dumps({"a": [n]})}) for n in range(2))
+    check_still_read([zero, one], spark, log)
+    check_still_read([StreamSource("kafka", {"subscribe": "a"})], spark, log)
+    with pytest.raises(CheckpointError, match=r"no longer read: a-1\. .*in subscribe or assign"):
+        check_still_read([zero], spark, log)
+    skipping = StreamSource("kafka", {**zero.options, "failondataloss": "false"})
+    check_still_read([skipping], spark, log)

@@ -33,6 +33,8 @@ def test_other_invalid_settings() -> None:
     with pytest.raises(ConfigurationError, match=r"dead_letters\.topic"):
         DeadLetters(" ")
     assert grouped({"dead_letter_topic": None, "max_dead_letters": 0.1}) == {}
+    with pytest.raises(ConfigurationError, match=r"dead_letters\.limit needs dead_letters\.topic"):
+        grouped({"max_dead_letters": 5})
 
 
 @pytest.mark.parametrize(("text", "most"), [("5", 5), ("0.5", 0.5), ("1", 1), ("1.0", 1.0)])
