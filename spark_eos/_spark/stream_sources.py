@@ -188,7 +188,11 @@ def check_still_read(
     if not read.patterns and all(map(_loses_records, kafka_sources)):
         # Spark continues without the missing topics, and the user left them out by name.
         return
-    numbers = {str(n) for n, source in enumerate(sources) if source.format not in _KAFKA}
+    numbers = {
+        str(n)
+        for n, source in enumerate(sources)
+        if source.format not in _KAFKA or (not read.patterns and _loses_records(source))
+    }
     partitions = log.partitions(numbers)
     topics = {topic for topic, _ in partitions}
     what, left_out = "topics", topics - read.among(spark, topics)

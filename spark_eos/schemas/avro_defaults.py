@@ -63,7 +63,7 @@ class Defaults:
         """Return the complete default of a type, with the defaults of the fields within it."""
         self._made += 1
         if self._made > _MOST:
-            raise SchemaError(f"the defaults of its fields hold more than {_MOST:,} values")
+            raise SchemaError(f"the schema's defaults up to here hold more than {_MOST:,} values")
         if isinstance(schema, list):
             return self._member(value, schema)
         schema = self._defined(schema)

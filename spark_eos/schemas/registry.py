@@ -140,7 +140,7 @@ class SchemaRegistry:
                 f"`{column}` is {frame.schema[column].dataType.simpleString()}; only a binary "
                 "column can be decoded"
             )
-        members = []
+        members, used = list[Member](), list[Registered]()
         named = _named(subject, schema)
         _check_names(message, [name for name, *_ in named])
         _check_version_used(named, version, pinned)
@@ -149,7 +149,8 @@ class SchemaRegistry:
             if given is not None:
                 chosen = Schema(kind, given)
             elif own is not None:
-                chosen = self._chosen(frame, own, version, pinned, DECODE).schema
+                used.append(self._chosen(frame, own, version, pinned, DECODE))
+                chosen = used[-1].schema
             else:
                 raise ConfigurationError("decode needs subject=, or the reader's schema=")
             members.append(_member(name, chosen, message))
@@ -158,7 +159,9 @@ class SchemaRegistry:
         frame = with_own_topic_marked(frame)
         made = T.StructField(column, _column_type(members, types))
         decoding = Decoding(self._client, made, members, scope, of_rows)
-        return frame.mapInArrow(decoding, decoding.schema(frame.schema))
+        decoded = frame.mapInArrow(decoding, decoding.schema(frame.schema))
+        _pin(frame, used, pinned, DECODE)
+        return decoded
 
     @typed
     def encode(
@@ -253,6 +256,7 @@ class SchemaRegistry:
             )
         frame = with_own_topic_marked(frame)
         encoding = Encoding(column, targets, of_rows)
+        _pin(frame, [one for *_, one in parts if isinstance(one, Registered)], pinned, ENCODE)
         if column in {"key", "value"}:
             # The sink's tasks get these columns, so they can take this step.
             return with_step(frame, encoding)
@@ -277,9 +281,7 @@ class SchemaRegistry:
             self._check_here(before, pinned)
             self._tell_of_newer(before)
             return before
-        registered = self._client.version(subject, number)
-        pins.write(registered)
-        return registered
+        return self._client.version(subject, number)
 
     def _check_here(self, pin: Registered, location: str) -> None:
         """Refuse a pin from another registry, where ids belong to other schemas."""
@@ -306,6 +308,14 @@ class SchemaRegistry:
                 "with: to get the newer version's columns, pass version=%d once",
                 *(pin.subject, latest.version, pin.version, latest.version),
             )
+
+
+def _pin(frame: DataFrame, used: Collection[Registered], pinned: str | None, role: str) -> None:
+    """Pin versions once all checks have accepted them: a refused call must not change the pins."""
+    if pinned is not None:
+        pins = Pins(_files(frame.sparkSession, pinned), role)
+        for registered in used:
+            pins.write(registered)
 
 
 def _files(spark: SparkSession, location: str) -> Files:

@@ -438,3 +438,18 @@ def test_pins_on_connect(
         _columns_on_connect, subjects.url, subject, str(tmp_path / "pins")
     )
     assert found == ["struct<id:string,amount:double>"] * 2
+
+
+def test_a_refused_version_is_not_pinned(
+    spark: SparkSession, subjects: Subjects, tmp_path: Path
+) -> None:
+    """The next start still has the version that the query has begun with."""
+    subject, registry = subjects.register("value", ORDER), SchemaRegistry({"url": subjects.url})
+    frame, own = frame_of(spark, [b"x"]), {"subject": subject, "pinned": str(tmp_path)}
+    before = registry.decode(frame, **own).schema
+    newer = json.loads(ORDER)
+    newer["fields"].append({"name": "more", "type": "int", "default": 0})
+    subjects.register("value", json.dumps(newer))
+    with pytest.raises(ConfigurationError, match="message is 'other'"):
+        registry.decode(frame, version=2, message="other", **own)
+    assert registry.decode(frame, **own).schema == before

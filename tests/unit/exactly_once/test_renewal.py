@@ -126,3 +126,17 @@ def test_a_query_that_starts_has_its_offsets_renewed() -> None:
     assert _renewals("of-a-start") == 1
     sink.close()
     _until_ended("of-a-start")
+
+
+def test_a_query_starts_even_without_a_thread(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    settings = _settings("without-a-thread")
+    with caplog.at_level(logging.INFO):
+        renewal.renew_hourly(settings)
+    assert "offsets are not renewed: can't start new thread" in caplog.text
+    renewal.end_renewal(settings)

@@ -230,3 +230,11 @@ def test_a_union_with_a_type_given_by_name(by_name: str) -> None:
     values, errors = _read(reader, [b"\x00\x02\x02x" + large], writer)
     assert errors == {}
     assert values[0]["u"]["E"] == {"s": "x"}
+
+
+def test_the_limit_on_defaults_is_that_of_the_schema() -> None:
+    kind, many = {"type": "array", "items": "int"}, [0] * 60_000
+    fields = [{"name": name, "type": kind, "default": many} for name in "ab"]
+    own = Schema("AVRO", json.dumps({"type": "record", "name": "R", "fields": fields}))
+    with pytest.raises(SchemaError, match="schema's defaults up to here hold more than 100,000"):
+        _ = format_of(own).kind

@@ -143,3 +143,6 @@ def test_partitions_that_are_no_longer_assigned() -> None:
         check_still_read([zero], spark, log)
     skipping = StreamSource("kafka", {**zero.options, "failondataloss": "false"})
     check_still_read([skipping], spark, log)
+    # Only the other source ends the query if records are missing.
+    two = OffsetLog(CheckpointTexts({"offsets/0": 'v1\n{}\n{"a":{"0":4,"1":4}}\n{"b":{"0":1}}'}))
+    check_still_read([skipping, StreamSource("kafka", {"subscribe": "b"})], spark, two)
