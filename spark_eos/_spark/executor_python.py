@@ -11,7 +11,8 @@ from spark_eos.errors import ConfigurationError
 
 _OURS: Final = "spark_eos|confluent_kafka|kafka|pyarrow|pandas|cachetools|tenacity|filelock"
 _MISSING: Final = re.compile(
-    rf"(?:No module named '?(?P<module>(?:{_OURS})\b)"
+    # A module within a package is missing if an editable install left only the package's data.
+    rf"(?:No module named '?(?P<module>(?:{_OURS})\b(?:\.\w+)*)"
     r"|\[PACKAGE_NOT_INSTALLED\] (?P<package>\w+))"
 )
 _NO_PROGRAM: Final = re.compile(r'IOException: Cannot run program "(?P<path>[^"\n]+)": error=2\b')
@@ -58,7 +59,7 @@ def _named(text: str) -> ConfigurationError | None:
             "the driver may use a different one (PYSPARK_DRIVER_PYTHON)"
         )
     if match := _MISSING.search(text):
-        name = match["module"] or match["package"]
+        name = (match["module"] or match["package"]).partition(".")[0]
         return ConfigurationError(
             f"the Python of Spark's executors has no module {name!r}: install spark-eos for it on "
             "each host, or ship an environment (spark.archives), and set PYSPARK_PYTHON, or "

@@ -3,6 +3,7 @@
 import bz2
 import pickle
 import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from hypothesis.errors import HypothesisWarning
 from kafka import KafkaProducer
 from pyspark.sql import DataFrame, SparkSession
 
@@ -112,7 +114,10 @@ def generated(strategy: st.SearchStrategy[Any], number: int) -> list[Any]:
     def collect(one: Any) -> None:
         made.append(one)
 
-    collect()
+    with warnings.catch_warnings():
+        # Hypothesis prints a large record for its reports, and then warns of the text's length.
+        warnings.simplefilter("ignore", HypothesisWarning)
+        collect()
     return made
 
 

@@ -241,4 +241,6 @@ def test_a_connection_that_lives_longer_than_its_login(
             time.sleep(0.05)
         # Before they are closed, which kafka-python calls lost as well.
         assert "Beginning SASL re-authentication" in caplog.text
-        assert "Connection lost" not in caplog.text
+        lost = [line for line in caplog.text.splitlines() if "Connection lost" in line]
+        # Another test's client may still look for a broker that has ended.
+        assert [line for line in lost if "ECONNREFUSED" not in line] == []

@@ -102,7 +102,8 @@ def test_python_and_spark_agree_on_each_time_zone(spark_eos_session: SparkSessio
     names = [name for name in names if not name.startswith("SystemV/")]
     moments = [
         datetime.datetime(year, month, 1, 12, tzinfo=datetime.timezone.utc)
-        for year in (1950, 2024)
+        # Before 1970, databases differ: some give a zone the history of another one.
+        for year in (1980, 2024)
         for month in (1, 7)
     ]
     frame = spark_eos_session.createDataFrame([(name,) for name in names], "name string")
