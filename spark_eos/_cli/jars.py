@@ -2,7 +2,7 @@
 
 import click
 
-from spark_eos._jars.jar_sets import installed_pyspark, jar_set, spark_kafka_jars
+from spark_eos._jars.jar_sets import jar_set, spark_kafka_jars
 
 
 @click.command()
@@ -24,8 +24,5 @@ def jars(pyspark: str | None, name: str | None) -> None:
     """  # noqa: D301 - click needs the character itself
     if name is not None and pyspark is not None:
         raise click.UsageError("--pyspark and --set both choose a set of jars: give only one.")
-    if name is not None:
-        files = jar_set(name)
-    else:
-        files = spark_kafka_jars(installed_pyspark() if pyspark is None else pyspark)
+    files = spark_kafka_jars(pyspark) if name is None else jar_set(name)
     click.echo(",".join(map(str, files)))

@@ -88,9 +88,10 @@ _JAVAS: Final = {
     "socket.connection.setup.timeout.max.ms": "'socket.connection.setup.timeout.ms'",
 }
 _SPARKS_PREFIX: Final = "kafka."
-# Only for Spark's source. A consumer of librdkafka refuses a `fetch.max.bytes` that is below
-# `message.max.bytes`; without it, it chooses a value that fits.
-_CONSUMER_ONLY: Final = ("fetch.max.bytes", "isolation.level")
+_SPARK_ONLY: Final = ("isolation.level",)
+# A consumer of librdkafka refuses a `fetch.max.bytes` that is below `message.max.bytes`; without
+# it, it chooses a value that fits. A producer only checks its range.
+_NOT_FOR_CONSUMERS: Final = ("fetch.max.bytes", *_SPARK_ONLY)
 # Settings that Spark's source accepts: librdkafka's name, then Java's. The values are the same,
 # except for those in `_OFF_IS_0`.
 _OF_CONSUMERS: Final = {
@@ -246,7 +247,7 @@ class ClientSettings:
         return {
             **_PRODUCER_DEFAULTS,
             "client.id": default_client_id(),
-            **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
+            **{k: v for k, v in self._settings.items() if k not in _SPARK_ONLY},
             **self.security.for_librdkafka(),
             "transactional.id": transactional_id,
             "transaction.timeout.ms": transaction_timeout_ms,
@@ -259,8 +260,6 @@ class ClientSettings:
         """Let librdkafka check the settings that the workers will use, and return ``self``."""
         # A request may not take longer than a transaction; clients that only read have none.
         settings = self.for_producer("spark-eos", transaction_timeout_ms)
-        if (most := self._settings.get("fetch.max.bytes")) is not None:
-            settings["fetch.max.bytes"] = most  # a producer ignores it, but checks its range
         # confluent-kafka would wait for the first token.
         settings.pop("oauth_cb", None)
         _try_producer(settings, "kafka settings")
@@ -275,7 +274,7 @@ class ClientSettings:
             # librdkafka would warn about each producer setting; errors are raised as exceptions.
             "log_level": 0,
             "client.id": default_client_id(),
-            **{k: v for k, v in self._settings.items() if k not in _CONSUMER_ONLY},
+            **{k: v for k, v in self._settings.items() if k not in _NOT_FOR_CONSUMERS},
             **own,
         }
 

@@ -38,46 +38,50 @@ def cache_directory() -> Path:
         raise JarError(f"{error} Set {CACHE_VARIABLE} to a directory for jars") from error
 
 
+@contextlib.contextmanager
+def naming_the_variable() -> Iterator[None]:
+    """Turn an OSError about the cache into a JarError that says how to use another directory."""
+    try:
+        yield
+    except OSError as error:
+        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
+
+
 def cached(*names: str) -> Path:
     """Return a directory below the cache directory, creating it if needed."""
     directory = cache_directory().joinpath(*names)
-    try:
+    with naming_the_variable():
         for level in (*reversed(directory.parents), directory):
             # Whatever the umask, don't let other users write here: programs are run from here.
             level.mkdir(mode=0o755, exist_ok=True)
-    except OSError as error:
-        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
     check_trusted(directory)
     return directory
 
 
 def check_trusted(path: Path) -> None:
     """Refuse a path in the cache that other users may write: programs are run from there."""
-    try:
+    with naming_the_variable():
         check_way(path)
-    except OSError as error:
-        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold a lock file in the cache, waiting up to ten minutes for it."""
     lock = FileLock(path, mode=0o600)
-    try:
-        lock.acquire(timeout=_SILENT_SECONDS)
-    except Timeout:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)
-        console.print(f"Waiting for the process that holds {path} ...", markup=False)
+    with naming_the_variable():
         try:
-            lock.acquire(timeout=_LOCK_SECONDS)
+            lock.acquire(timeout=_SILENT_SECONDS)
         except Timeout:
-            raise JarError(
-                f"another process, such as a download by spark-eos, has held the lock {path} for "
-                f"{_LOCK_SECONDS:g} s: find it with fuser -v {path} and end it, or set "
-                f"{CACHE_VARIABLE} to another directory"
-            ) from None
-    except OSError as error:
-        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
+            console = Console(stderr=True, highlight=False, soft_wrap=True)
+            console.print(f"Waiting for the process that holds {path} ...", markup=False)
+            try:
+                lock.acquire(timeout=_LOCK_SECONDS)
+            except Timeout:
+                raise JarError(
+                    f"another process, such as a download by spark-eos, has held the lock {path} "
+                    f"for {_LOCK_SECONDS:g} s: find it with fuser -v {path} and end it, or set "
+                    f"{CACHE_VARIABLE} to another directory"
+                ) from None
     try:
         yield
     finally:

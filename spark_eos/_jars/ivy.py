@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from spark_eos._jars.java import find_java
+from spark_eos._jars.java import find_java, without_options
 from spark_eos._jars.lockfile import LockedJar
 from spark_eos.errors import PrintableError
 
@@ -116,8 +116,7 @@ def _show(output: Iterable[str], *, title: str, total: int) -> list[str]:
 
 
 def _reasons(lines: Sequence[str]) -> str:
-    # Java quotes JAVA_TOOL_OPTIONS, which may contain a proxy's password.
-    said = [line.strip() for line in lines if "Picked up " not in line]
+    said = [line.strip() for line in without_options(lines)]
     # A Java that does not start says little, in any words.
     if len(said) > _MAX_PROBLEM_LINES:
         said = [line for line in said if _PROBLEM.search(line)] or said

@@ -10,8 +10,14 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 from spark_eos._jars import ivy
-from spark_eos._jars.cache import CACHE_VARIABLE, cache_directory, cached, check_trusted, locked
 from spark_eos._jars.cache import JarError as JarError  # noqa: PLC0414 - raised by functions here
+from spark_eos._jars.cache import (
+    cache_directory,
+    cached,
+    check_trusted,
+    locked,
+    naming_the_variable,
+)
 from spark_eos._jars.lockfile import Lock, LockedJar, lock_names, read_lock
 
 _STAMP = "verified.json"
@@ -31,10 +37,8 @@ def jar_set(name: str) -> list[Path]:
 
 def locked_jars(lock: Lock) -> list[Path]:
     """Return the verified jar files of a lock, as `jar_set` does."""
-    try:
+    with naming_the_variable():
         return _verified(lock)
-    except OSError as error:
-        raise JarError(f"{error}; or set {CACHE_VARIABLE} to another directory") from error
 
 
 def _verified(lock: Lock) -> list[Path]:

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,15 +48,19 @@ def find_java() -> Java:
     return _probe(Path(program))
 
 
+def without_options(lines: Iterable[str]) -> list[str]:
+    """Return a JVM's output without the variables that it quotes: they may contain passwords."""
+    return [line for line in lines if "Picked up " not in line]
+
+
 @functools.lru_cache
 def _probe(executable: Path) -> Java:
     try:
         result = finished([str(executable), "-version"], 60)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise JavaError(f"{executable} -version can't be run: {error}") from error
-    # Java begins by quoting variables with options, such as JAVA_TOOL_OPTIONS and its passwords.
     lines = (result.stderr + result.stdout).splitlines()
-    banner = "\n".join(line for line in lines if "Picked up " not in line).strip()
+    banner = "\n".join(without_options(lines)).strip()
     version = re.search(r'version "(?:1\.)?(\d+)', banner)
     if result.returncode != 0 or version is None:
         raise JavaError(f"{executable} -version did not print a version, but: {banner}")

@@ -222,13 +222,14 @@ class SchemaRegistry:
         of_rows = RowErrors.of(frame.schema, errors, SchemaError)
         if framing not in _FRAMINGS:
             raise ConfigurationError(f"framing is {framing!r}; it must be 'prefix' or 'header'")
-        _check_names(message, [name for name, *_ in _named(subject, schema)])
-        _check_version_used(_named(subject, schema), version, pinned)
+        named = _named(subject, schema)
+        _check_names(message, [name for name, *_ in named])
+        _check_version_used(named, version, pinned)
         if register and schema is None:
             raise ConfigurationError("register=True needs the schema to register (schema=)")
         field = frame.schema[column]
         parts: list[tuple[str | None, str, Schema | Registered]] = []
-        for name, own, given in _named(subject, schema):
+        for name, own, given in named:
             if own is None:
                 raise ConfigurationError(f"encode needs a subject= for {name!r}")
             # Check all parts before any is registered: registering can't be undone.
