@@ -246,15 +246,15 @@ class Bench:
         """Measure the milliseconds that spark-eos spends on the driver per batch."""
         measured = Measured(scenario.name, "ms of the driver's own")
         for number in range(2):
-            for partitions, members in scenario.sizes[: None if number else 1]:
+            for partitions in scenario.sizes[: None if number else 1]:
                 rows = scenario.rows * partitions
                 with self._stage(Records(100, partitions)) as stage:
                     source = stage.source(rows * scenario.batches + SPARE * partitions)
                     arena = stage.arena(source, rows, scenario.batches)
-                    trial = spark_eos(replace(arena, members=members))
+                    trial = spark_eos(arena)
                 warm = [r.milliseconds for r in trial.reports[scenario.warm :]]
                 own = statistics.median(ms["total"] - ms["job"] for ms in warm)
-                name = f"{partitions} partitions, {members} member{'s' * (members > 1)}"
+                name = f"{partitions} partitions"
                 note(measured, name, own, counts=number > 0)
                 measured.details[name] = _steps(trial, scenario.warm)
         return measured

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from spark_eos import BatchReport, ExactlyOnceSink, ExactlyOnceWriter, Limits
+from spark_eos import BatchReport, ExactlyOnceSink, ExactlyOnceWriter
 from spark_eos._client.settings import ClientSettings
 
 Writer = DataStreamWriter | ExactlyOnceWriter
@@ -36,7 +36,6 @@ class Arena:
         most: Maximum number of records per trigger; None for no limit.
         batches: Number of triggers measured. None of them should reach the end of the topic,
             where Spark's source waits (`spark_eos._client.settings` explains why).
-        members: Maximum number of group members.
         asynchronous: Whether Spark tracks the query's progress asynchronously.
         other_servers: The address of another cluster with the same records, if there is one.
         other_topic: Creates a topic for dead letters, and returns its name.
@@ -52,7 +51,6 @@ class Arena:
     header: bool
     most: int | None
     batches: int
-    members: int = 1
     asynchronous: bool = False
     timestamp: bool = False
     other_servers: str = ""
@@ -149,7 +147,6 @@ def our_sink(
         group_id=arena.target,
         topic=arena.target,
         checkpoint_location=arena.checkpoint,
-        limits=Limits(max_members=arena.members),
         asynchronous_progress=arena.asynchronous,
         on_batch=on_batch,
         **more,

@@ -127,24 +127,24 @@ class Triggers(Batches):
 
 @dataclass(frozen=True)
 class Growth:
-    """A scenario that shows how the driver's own time grows with partitions and members.
+    """A scenario that shows how the driver's own time grows with partitions.
 
     Attributes:
         rows: Number of rows per partition and batch.
-        sizes: Pairs of partition and member counts.
+        sizes: Numbers of partitions.
         batches: Number of triggers to run.
         warm: Number of triggers that don't count.
         name: Name in tables.
     """
 
     rows: int
-    sizes: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
     batches: int
     warm: int
     name: str = "growth"
 
 
-GROWTH = Growth(20, ((4, 1), (64, 1), (500, 1), (500, 64)), batches=8, warm=2)
+GROWTH = Growth(20, (4, 64, 500), batches=8, warm=2)
 
 
 @dataclass(frozen=True)

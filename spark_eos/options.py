@@ -205,12 +205,9 @@ least 2, not 1 [more: spark-eos explain EOS02]
 
 @dataclass(frozen=True, kw_only=True)
 class Limits(_Options):
-    """Members, attempts and waiting times of a query. The defaults rarely need changing.
+    """Attempts and waiting times of a query. The defaults rarely need changing.
 
     Args:
-        max_members: Maximum number of static group members, which share the source partitions. One
-            is fastest: a transaction commits offsets separately for each member whose partitions it
-            contains.
         max_attempts: Maximum number of Spark jobs for one batch, including the first. Later jobs
             write the partitions that failed tasks left unwritten.
         connect_timeout_ms: Milliseconds allowed to reach the cluster and to start a producer.
@@ -232,7 +229,6 @@ class Limits(_Options):
 
     _ARGUMENT = "limits"
 
-    max_members: int = field(default=1, metadata=_option(_positive))
     max_attempts: int = field(default=4, metadata=_option(_positive))
     connect_timeout_ms: int = field(default=30_000, metadata=_option(_positive))
     group_timeout_ms: int = field(default=60_000, metadata=_option(_positive))

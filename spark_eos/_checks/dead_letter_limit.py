@@ -55,7 +55,9 @@ class DeadLetterLimit:
         if self._settings.dead_letters is None:
             return planned
         left = self._limit - dead_letters_of(outcomes).total
-        chosen = planned.keys() if only is None else planned.keys() & set(only)
+        chosen = set(planned.partitions)
+        if only is not None:
+            chosen &= set(only)
         # Give the remaining limit to the partitions that need it. Attempts can't go on forever:
         # each one writes more dead letters, finds another partition with dead letters, or exceeds
         # the limit.
@@ -73,12 +75,13 @@ class DeadLetterLimit:
         }
         mixed = len(errors) > 1 or any(outcome.left_out_others for outcome in outcomes)
         defer_dead_letters = not mixed and self._may_be_all_dead(outcomes)
-        return {
+        limited = {
             p: replace(
                 plan, max_dead_letters=parts.get(p, 0), defer_dead_letters=defer_dead_letters
             )
-            for p, plan in planned.items()
+            for p, plan in planned.partitions.items()
         }
+        return replace(planned, partitions=limited)
 
     def check(self, outcomes: Sequence[JobOutcome]) -> None:
         """Raise an error if an attempt exceeded the limit, or if all rows are dead letters."""

@@ -157,15 +157,14 @@ class SourcePositions:
             self._all_published_at = time.monotonic()
 
     def _publish(self, positions: Positions) -> bool:
-        member = self._requests.any_member()
-        if not positions or member is None:
+        if not positions:
             return True
         offsets = {p: CommittedOffset(at, self._text) for p, at in positions.items()}
         group_id, prefix = self._settings.group_id, self._settings.id_prefix
         try:
             deadline = self._settings.group_deadline(at_most=_AT_MOST)
             # A late request with an older position only shows a larger lag for one batch.
-            codes = self._requests.commit(member, offsets, deadline)
+            codes = self._requests.commit(self._requests.member, offsets, deadline)
             if refused := {code for code in codes.values() if code}:
                 topics = {topic for (topic, _), code in codes.items() if code}
                 raise self._connections.refusal(

@@ -17,8 +17,8 @@ from spark_eos._checks.retention import RetentionWarning
 from spark_eos._checks.start import Start
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch, RunDelivery
 from spark_eos._exactly_once.members import GroupMembership
-from spark_eos._exactly_once.offsets import GroupOffsets, Members
-from spark_eos._kafka.transactions import BY_ID
+from spark_eos._exactly_once.offsets import GroupOffsets
+from spark_eos._kafka.transactions import BY_ID, Assignment
 from spark_eos._worker.plan import Partitions
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos._worker.transaction_size import FULL
@@ -60,7 +60,6 @@ class Run:
         self._membership = GroupMembership(
             start.target,
             settings.group_id,
-            max_members=settings.limits.max_members,
             group_timeout_ms=settings.limits.group_timeout_ms,
             watch=watch,
             each_heartbeat=self._renew_if_due,
@@ -111,7 +110,7 @@ class Run:
             planned = delivery.prepare(planned)
             # Write the rows and their offsets in the same transactions, with as many Spark jobs as
             # needed.
-            outcomes, members = self._write_rows(planned)
+            outcomes, assignment = self._write_rows(planned)
             # Commit the batch's end, to move past records that produced no rows.
             with step("commit_end"):
                 planned = delivery.check_written(planned, outcomes)
@@ -126,7 +125,7 @@ class Run:
             planned.range,
             planned.sources,
             outcomes,
-            members,
+            assignment,
             batch.clock.milliseconds,
             planned.lost,
             delivery.name,
@@ -170,14 +169,14 @@ class Run:
         )
         return planned
 
-    def _write_rows(self, planned: PlannedBatch) -> tuple[list[JobOutcome], Members]:
-        """Write the rows; return each attempt's outcome, and each partition's member."""
+    def _write_rows(self, planned: PlannedBatch) -> tuple[list[JobOutcome], Assignment]:
+        """Write the rows; return each attempt's outcome, and the last attempt's assignment."""
         delivery, offsets, batch = self._delivery, self._offsets, planned.batch
         limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
         outcomes: list[JobOutcome] = []
-        members = offsets.members()
+        assignment = offsets.assignment()
         if planned.rows == 0:  # a staged batch; None means that the rows were not counted
-            return outcomes, members
+            return outcomes, assignment
         # The partitions for the next attempt to write; None means all of them.
         only: Partitions | None = None
         while True:
@@ -194,10 +193,10 @@ class Run:
             if only or outcome.retried:
                 with batch.clock.step("fence"):
                     # The job is over, so Spark has already repeated or given up on any task attempt
-                    # that is still writing. Fence the attempt's members and end its transaction
+                    # that is still writing. Fence the attempt's member and end its transactions
                     # before reading the offsets and writing rows again.
                     offsets.fence()
-                members = offsets.members()
+                assignment = offsets.assignment()
             if not only:
                 break
             _check_attempts(planned, outcomes, offsets)
@@ -206,7 +205,7 @@ class Run:
         self._sizes.after(outcomes)
         self._retention.after(outcomes)
         limit.log(outcomes)
-        return outcomes, members
+        return outcomes, assignment
 
     # Between batches --------------------------------------------------------------------------
 

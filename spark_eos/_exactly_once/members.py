@@ -1,4 +1,4 @@
-"""The driver's side of the consumer group: static members, takeover, heartbeats (KIP-848)."""
+"""The driver's side of the consumer group: a static member, takeover, heartbeats (KIP-848)."""
 
 # To take over a static member, the driver first makes the member leave with its old member id
 # (epoch -2), then joins with a new member id and the same instance id. This causes no rebalance,
@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar, cast
+from typing import Final, cast
 
 from spark_eos import acls
 from spark_eos._client.error_codes import Code, code_name, is_final
@@ -21,7 +21,7 @@ from spark_eos._kafka.connection import Connections, CoordinatorType
 from spark_eos._kafka.deadline import Deadline, RetriableError, group_deadline
 from spark_eos._kafka.groups import INSTANCE_PREFIX, RENEWAL_INSTANCE, own_group
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._kafka.transactions import MemberIdentity
+from spark_eos._kafka.transactions import Assignment, MemberIdentity
 from spark_eos.errors import FencedByNewerRunError, ForeignMemberError, SparkEosError, warn
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 # which the member was assigned the partition. Kafka 4.4 checks this rule only if the client's epoch
 # is older than the member's, so the driver checks it for every partition that it plans.
 IdPartition = tuple[uuid.UUID, int]
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -75,25 +74,9 @@ def may_commit(member: Member, partition: IdPartition, client_epoch: int) -> boo
     return assignment_epoch is not None and assignment_epoch <= client_epoch <= member.epoch
 
 
-def owners(members: Iterable[Member]) -> dict[IdPartition, Member]:
-    """Return, for each partition, the member that may commit it at its current epoch."""
-    return {
-        partition: member
-        for member in members
-        for partition in member.assignment_epochs
-        if may_commit(member, partition, member.epoch)
-    }
-
-
-def by_member(
-    values: Mapping[TopicPartition, Value], members: Mapping[TopicPartition, MemberIdentity]
-) -> dict[MemberIdentity, dict[TopicPartition, Value]]:
-    """Group values by the member that may commit their partitions; leave out all others."""
-    grouped: dict[MemberIdentity, dict[TopicPartition, Value]] = {}
-    for partition, value in values.items():
-        if partition in members:
-            grouped.setdefault(members[partition], {})[partition] = value
-    return grouped
+def committable(member: Member) -> frozenset[IdPartition]:
+    """Return the partitions that the member may commit at its current epoch."""
+    return frozenset(p for p in member.owned if may_commit(member, p, member.epoch))
 
 
 # The brokers' default group.consumer.session.timeout.ms, in seconds; brokers don't tell members the
@@ -190,9 +173,9 @@ class HeartbeatThread:
         warn(
             logger,
             "EOS56",
-            "group %s: no heartbeat was answered for %.0f s, so the brokers drop the members when "
+            "group %s: no heartbeat was answered for %.0f s, so the brokers drop the member when "
             "the group's session timeout expires (consumer.session.timeout.ms, 45 s by default). "
-            "No record is lost or duplicated: the dropped members' transactions are not committed, "
+            "No record is lost or duplicated: the dropped member's transactions are not committed, "
             "and their rows are written again once the brokers answer. Last error: %s",
             self._group_id,
             silence,
@@ -200,7 +183,7 @@ class HeartbeatThread:
         )
 
 
-# Seconds allowed for sending all members' heartbeats, or for leaving the group.
+# Seconds allowed for a heartbeat between batches, or for leaving the group.
 _BEAT_TIMEOUT: Final = 5.0
 _SESSION_LOST: Final = {
     Code.UNKNOWN_MEMBER_ID,
@@ -210,14 +193,13 @@ _SESSION_LOST: Final = {
 
 
 class GroupMembership:
-    """The group's static members, all of which belong to this driver."""
+    """The group's only member: a static member that belongs to this driver."""
 
     def __init__(
         self,
         connections: Connections,
         group_id: str,
         *,
-        max_members: int,
         group_timeout_ms: int,
         watch: Callable[[], bool],
         at_end: Callable[[], None],
@@ -226,11 +208,12 @@ class GroupMembership:
     ) -> None:
         self._connections = connections
         self._group_id = group_id
-        self._max_members = max_members
         self._group_timeout_ms = group_timeout_ms
         self._renews_only = renews_only
+        self._instance_id = RENEWAL_INSTANCE if renews_only else f"{INSTANCE_PREFIX}0"
         self._lock = threading.RLock()
-        self._members: dict[str, Member] = {}
+        # None before the member has joined, and after it has left.
+        self._member: Member | None = None
         # All member ids that this run has ever used, including those whose join got no answer.
         self._own_ids: set[str] = set()
         self._topics: dict[str, TopicInfo] = {}
@@ -249,18 +232,12 @@ class GroupMembership:
 
     @property
     def topics(self) -> Mapping[str, TopicInfo]:
-        """The source topics as they were when the members last joined."""
+        """The source topics as they were when the member last joined."""
         return self._topics
 
     @property
     def topic_ids(self) -> dict[str, uuid.UUID]:
         return {name: topic.topic_id for name, topic in self._topics.items()}
-
-    def any_id_and_epoch(self) -> tuple[str, int]:
-        """Return the id and epoch of any member, for requests that every member may send."""
-        with self._lock:
-            member = next(iter(self._members.values()))
-            return member.member_id, member.epoch
 
     def start(self, topics: Mapping[str, TopicInfo], needed: Collection[TopicPartition]) -> None:
         """Take over the group from earlier runs, and wait for the needed partitions."""
@@ -270,7 +247,7 @@ class GroupMembership:
     def take_over_own(
         self, topics: Mapping[str, TopicInfo], needed: Collection[TopicPartition]
     ) -> None:
-        """Fence every task that knows this driver's members, by taking the members over."""
+        """Fence every task that knows this driver's member, by taking the member over."""
         self.check()
         self._take_over(topics, needed, first=False)
 
@@ -280,7 +257,10 @@ class GroupMembership:
         if ended_by is not None:
             raise ended_by
         if self._heartbeats.stopped:
-            raise SparkEosError(f"the run's members have left group {self._group_id!r}")
+            raise self._has_left()
+
+    def _has_left(self) -> SparkEosError:
+        return SparkEosError(f"the run's member has left group {self._group_id!r}")
 
     def newer_run(self) -> FencedByNewerRunError | None:
         """Ask the brokers whether a newer run has taken over; return the error if so, else None."""
@@ -291,24 +271,29 @@ class GroupMembership:
 
     @property
     def ended(self) -> bool:
-        """True if the run no longer has members, or may not use them."""
+        """True if the run no longer has a member, or may not use it."""
         stopped = self._heartbeats.stopped
         return stopped or self._fenced is not None or self._foreign is not None
 
     @property
     def changed(self) -> bool:
-        """True if, since the takeover, the group has lost a member or changed an assignment."""
+        """True if, since the takeover, the member was dropped or its assignment has changed."""
         return self._session_lost or self._changed
 
-    def identities(self) -> dict[TopicPartition, MemberIdentity]:
-        """Return the member that may now commit each source partition."""
+    def assignment(self) -> Assignment:
+        """Return the member and the source partitions that it may commit now."""
         with self._lock:
+            member = self._member
+            if member is None:
+                self.check()
+                raise self._has_left()
             names = {topic_id: name for name, topic_id in self.topic_ids.items()}
-            return {
-                TopicPartition(names[topic_id], index): member.identity
-                for (topic_id, index), member in owners(self._members.values()).items()
+            assigned = frozenset(
+                TopicPartition(names[topic_id], index)
+                for topic_id, index in committable(member)
                 if topic_id in names
-            }
+            )
+            return Assignment(member.identity, assigned)
 
     # Taking over ------------------------------------------------------------------------------
 
@@ -322,30 +307,27 @@ class GroupMembership:
         with self._lock:
             deadline = group_deadline(self._group_timeout_ms)
             self._topics = dict(topics)
-            # Use at least one member, even if all topics are deleted: a run without members can't
-            # be fenced.
-            total = max(1, sum(topic.partitions for topic in topics.values()))
-            names = (f"{INSTANCE_PREFIX}{n}" for n in range(min(self._max_members, total)))
-            wanted = dict.fromkeys([RENEWAL_INSTANCE] if self._renews_only else names)
 
             def attempt() -> None:
-                self._release_members(wanted, deadline, first=first)
+                self._release_members(deadline, first=first)
                 self._session_lost = False
-                # The released members join again below; the group no longer has any others.
-                self._members.clear()
-                for instance_id in wanted:
-                    self._join(instance_id, deadline)
+                self._join(deadline)
                 self._await_assignment(needed, deadline)
                 if self._session_lost:
-                    raise RetriableError("a member was dropped while it joined")
+                    raise RetriableError("the member was dropped while it joined")
                 self._changed = False
 
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
 
-    def _release_members(self, wanted: Collection[str], deadline: Deadline, *, first: bool) -> None:
+    def _release_members(self, deadline: Deadline, *, first: bool) -> None:
+        """Make the former holder of the instance id leave for now, and all other members for good.
+
+        Others are the member of a renewal, or members of a version that had several.
+        """
         for member in own_group(self._connections, self._group_id, deadline).members:
             instance_id = member.instance_id or ""
-            if member.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH and instance_id in wanted:
+            is_former = instance_id == self._instance_id
+            if is_former and member.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH:
                 continue
             if member.member_id not in self._own_ids:
                 if self._renews_only:
@@ -354,19 +336,21 @@ class GroupMembership:
                     raise self._note_fenced(member)
             epoch = (
                 heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH
-                if instance_id in wanted
+                if is_former
                 else heartbeats.LEAVE_GROUP_MEMBER_EPOCH
             )
-            self._members.pop(instance_id, None)
+            if is_former:
+                self._member = None
             self._leave(MemberIdentity(member.member_id, epoch, instance_id), deadline)
 
-    def _join(self, instance_id: str, deadline: Deadline) -> None:
+    def _join(self, deadline: Deadline) -> None:
+        self._member = None
         member_id = str(uuid.uuid4())
         self._own_ids.add(member_id)
-        joining = Member(instance_id, member_id, heartbeats.JOIN_EPOCH)
+        joining = Member(self._instance_id, member_id, heartbeats.JOIN_EPOCH)
         answer = self._send(joining, deadline)
         if answer.code == Code.UNRELEASED_INSTANCE_ID:
-            raise RetriableError(f"member {instance_id} is held by another run")
+            raise RetriableError(f"member {self._instance_id} is held by another run")
         self._accept(joining, answer)
 
     def _leave(self, member: MemberIdentity, deadline: Deadline) -> None:
@@ -383,24 +367,19 @@ class GroupMembership:
 
     def _await_assignment(self, needed: Collection[TopicPartition], deadline: Deadline) -> None:
         def attempt() -> None:
-            missing = sorted(set(needed) - set(self.identities()))
+            missing = sorted(set(needed) - self.assignment().partitions)
             # The broker may answer a join before it has assigned any partitions.
             if missing or not self._acknowledged():
-                self._heartbeat_all(deadline)
-                missing = sorted(set(needed) - set(self.identities()))
+                self._send_heartbeat(deadline)
+                missing = sorted(set(needed) - self.assignment().partitions)
             self.check()
-            if self._session_lost:
-                return
-            if missing:
+            if missing and not self._session_lost:
+                # This raises if another application's consumer holds the partitions.
+                own_group(self._connections, self._group_id, deadline)
                 raise RetriableError(
                     f"{len(missing)} source partitions are not assigned yet; "
                     f"the first partition is {missing[0]}"
                 )
-            # The first member to join gets all partitions, and would lose most of them during the
-            # first batch. So wait until the other members have their share.
-            if not own_group(self._connections, self._group_id, deadline).stable:
-                self._heartbeat_all(deadline)
-                raise RetriableError("the group is not stable yet")
 
         deadline.attempts(f"joining group {self._group_id!r}", pause=0.01)(attempt)
 
@@ -412,42 +391,42 @@ class GroupMembership:
         return waited >= self._heartbeats.interval or not self._acknowledged()
 
     def _acknowledged(self) -> bool:
-        """Return True if every member has acknowledged its current assignment to the broker."""
-        # Iterate over a copy: the heartbeat thread calls this method without the lock, and would
-        # die if a takeover changed the members in the meantime.
-        return all(member.owned == member.acknowledged for member in list(self._members.values()))
+        """Return True if the member has acknowledged its current assignment to the broker."""
+        # The heartbeat thread calls this method without the lock.
+        member = self._member
+        return member is None or member.owned == member.acknowledged
 
     def _heartbeat(self) -> None:
         with self._lock:
             if self._heartbeats.stopped:
                 return
             deadline = group_deadline(self._group_timeout_ms, _BEAT_TIMEOUT)
-            self._heartbeat_all(deadline)
+            self._send_heartbeat(deadline)
             if not self._changed or self._foreign is not None:
                 return
             try:
                 own_group(self._connections, self._group_id, deadline)
             except ForeignMemberError as error:
-                # Heartbeats continue: the members keep their partitions until the run ends.
+                # Heartbeats continue: the member keeps its partitions until the run ends.
                 self._foreign = error
                 logger.error("%s", error)  # noqa: TRY400 - the message says it all
 
-    def _heartbeat_all(self, deadline: Deadline) -> None:
-        for member in list(self._members.values()):
-            answer = self._send(member, deadline)
-            if answer.code == Code.FENCED_INSTANCE_ID:
-                group = groups.describe_group(self._connections, self._group_id, deadline)
-                holders = (m for m in group.members if m.instance_id == member.instance_id)
-                self._note_fenced(next(holders, None))
-            elif answer.code in _SESSION_LOST:
-                self._session_lost = True
-                # The member's partitions now belong to another member, or to none.
-                self._members[member.instance_id] = replace(
-                    member, assignment_epochs={}, acknowledged=frozenset()
-                )
-            else:
-                self._accept(member, answer)
-                self._changed = self._changed or answer.member_epoch != member.epoch
+    def _send_heartbeat(self, deadline: Deadline) -> None:
+        member = self._member
+        if member is None:
+            return
+        answer = self._send(member, deadline)
+        if answer.code == Code.FENCED_INSTANCE_ID:
+            group = groups.describe_group(self._connections, self._group_id, deadline)
+            holders = (m for m in group.members if m.instance_id == member.instance_id)
+            self._note_fenced(next(holders, None))
+        elif answer.code in _SESSION_LOST:
+            self._session_lost = True
+            # The member's partitions now belong to another member, or to none.
+            self._member = replace(member, assignment_epochs={}, acknowledged=frozenset())
+        else:
+            self._accept(member, answer)
+            self._changed = self._changed or answer.member_epoch != member.epoch
 
     def _send(self, member: Member, deadline: Deadline) -> heartbeats.HeartbeatAnswer:
         """Send a heartbeat with the member's full state, so that losing an answer does no harm."""
@@ -463,7 +442,7 @@ class GroupMembership:
     def _accept(self, member: Member, answer: heartbeats.HeartbeatAnswer) -> None:
         self._check(answer)
         self._heartbeats.interval = answer.interval or self._heartbeats.interval
-        self._members[member.instance_id] = after_heartbeat(
+        self._member = after_heartbeat(
             replace(member, acknowledged=member.owned), answer.member_epoch, answer.assigned
         )
 
@@ -486,12 +465,12 @@ class GroupMembership:
     # The end ----------------------------------------------------------------------------------
 
     def abandon(self) -> None:
-        """Stop the heartbeats; the members stay until they are taken over or time out."""
+        """Stop the heartbeats; the member stays until it is taken over or times out."""
         self._heartbeats.stop()
         self._heartbeats.join(timeout=2.0)
 
     def leave(self) -> None:
-        """Stop the heartbeats and make all members leave (epoch -1). May be called again."""
+        """Stop the heartbeats and make the member leave (epoch -1). May be called again."""
         with self._lock:
             # Check while holding the lock: a second caller, which may be about to exit, must wait
             # until the first caller has finished.
@@ -500,10 +479,11 @@ class GroupMembership:
             self._heartbeats.stop()
             deadline = group_deadline(self._group_timeout_ms, _BEAT_TIMEOUT)
             try:
-                for member in self._members.values():
-                    leaving = replace(member.identity, epoch=heartbeats.LEAVE_GROUP_MEMBER_EPOCH)
+                if self._member is not None:
+                    epoch = heartbeats.LEAVE_GROUP_MEMBER_EPOCH
+                    leaving = replace(self._member.identity, epoch=epoch)
                     # The answer does not matter.
                     heartbeats.heartbeat(self._connections, self._group_id, leaving, deadline)
             except Exception as error:  # noqa: BLE001 - the run ends anyway
-                logger.info("group %s: members are left to time out: %s", self._group_id, error)
-            self._members.clear()
+                logger.info("group %s: the member is left to time out: %s", self._group_id, error)
+            self._member = None

@@ -18,7 +18,7 @@ from spark_eos._exactly_once.checks import (
     check_same_target,
     suspect_ranges,
 )
-from spark_eos._exactly_once.members import GroupMembership, by_member
+from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._kafka import cluster
 from spark_eos._kafka.cluster import TopicInfo
 from spark_eos._kafka.connection import Connections
@@ -28,7 +28,7 @@ from spark_eos._kafka.offsets import all_group_offsets, commit_offsets, group_of
 from spark_eos._kafka.stored_text import Owner, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import Positions, TopicPartition
-from spark_eos._kafka.transactions import MemberIdentity
+from spark_eos._kafka.transactions import Assignment, MemberIdentity
 from spark_eos._worker.plan import (
     BatchPlan,
     BatchRange,
@@ -81,14 +81,15 @@ class GroupRequests:
         self, offsets: Committed, deadline: Deadline, on_lost: Callable[[], None] | None = None
     ) -> set[int]:
         """Commit offsets again with the same texts, whoever wrote them; return error codes."""
-        codes: Codes = {}
-        for member, own in by_member(offsets, self._membership.identities()).items():
-            codes |= self.commit(member, own, deadline, on_lost)
+        member, assigned = self._membership.assignment()
+        own = {partition: offset for partition, offset in offsets.items() if partition in assigned}
+        codes = self.commit(member, own, deadline, on_lost)
         return {code for code in codes.values() if code}
 
-    def any_member(self) -> MemberIdentity | None:
-        """Return any member, for committing offsets of partitions that are not assigned to one."""
-        return next(iter(self._membership.identities().values()), None)
+    @property
+    def member(self) -> MemberIdentity:
+        """The run's member; it may also commit partitions that are assigned to no member."""
+        return self._membership.assignment().member
 
     def all(self, deadline: Deadline) -> Committed:
         """Return all committed offsets of the group."""
@@ -105,7 +106,7 @@ class GroupRequests:
             partitions,
             self._membership.topic_ids,
             deadline,
-            member=self._membership.any_id_and_epoch(),
+            member=self.member,
             wait=wait,
         )
 
@@ -173,8 +174,6 @@ class GroupRequests:
             f"`{tool('abort', *where, *partition, *start)}` ends it; then start again"
         )
 
-
-Members = Mapping[TopicPartition, MemberIdentity]
 
 RENEWED_AFTER: Final = 3600.0
 """Seconds after which offsets that have not moved are committed again. Brokers let offsets expire
@@ -259,14 +258,14 @@ class GroupOffsets:
         self.committed = {p: at for p, at in self.committed.items() if p in partitions}
 
     def fence(self) -> None:
-        """Fence every task that knows the run's current members, then read the offsets."""
+        """Fence every task that knows the run's current member, then read the offsets."""
         self._fence(self.needed)
 
     def refence_if_changed(self, partitions: Partitions) -> None:
         """Fence and read again if the group or the partitions have changed."""
         membership = self._membership
         if not (
-            set(partitions) - membership.identities().keys()
+            set(partitions) - membership.assignment().partitions
             or set(partitions) != self.needed
             or membership.changed
             or self._needs_reading
@@ -332,14 +331,11 @@ class GroupOffsets:
 
     def plan(self, batch: BatchRange) -> BatchPlan:
         """Return the plan of what tasks do with each partition of a batch."""
-        membership = self._membership
-        return batch_plan(
-            batch, self.committed, membership.identities(), membership.topic_ids, self.known
-        )
+        return batch_plan(batch, self.committed, self.assignment(), self.topic_ids, self.known)
 
-    def members(self) -> Members:
-        """Return the member that each partition is assigned to."""
-        return self._membership.identities()
+    def assignment(self) -> Assignment:
+        """Return the group's member and the partitions that it may commit now."""
+        return self._membership.assignment()
 
     def note_committed(self, outcome: JobOutcome) -> None:
         """Note the offsets that a job's tasks have committed."""
@@ -365,20 +361,19 @@ class GroupOffsets:
             if pending and self._by_name:
                 # The brokers would accept these offsets for any topic that now has the name.
                 self.topics(pending)
-            members = self._membership.identities()
-            if unassigned := sorted(pending.keys() - members.keys()):
+            member, assigned = self.assignment()
+            if unassigned := sorted(pending.keys() - assigned):
                 self.fence()
                 raise RetriableError(f"{unassigned[0]} is not assigned")
             texts = self.known.texts(pending)
             offsets = {p: CommittedOffset(offset, texts[p]) for p, offset in pending.items()}
-            for member, own in by_member(offsets, members).items():
-                deadline = self._settings.group_deadline()
-                codes = self.requests.commit(member, own, deadline, self._on_lost)
-                done = {p for p, code in codes.items() if code == Code.NONE}
-                self.accept({p: pending[p] for p in done})
-                left.difference_update(done)
-                if refused := {code for code in codes.values() if code}:
-                    self._refused(own.keys(), refused)
+            deadline = self._settings.group_deadline()
+            codes = self.requests.commit(member, offsets, deadline, self._on_lost)
+            done = {p for p, code in codes.items() if code == Code.NONE}
+            self.accept({p: pending[p] for p in done})
+            left.difference_update(done)
+            if refused := {code for code in codes.values() if code}:
+                self._refused(pending.keys(), refused)
 
         deadline = self._settings.group_deadline()
         deadline.attempts("committing offsets of the batch")(attempt)

@@ -6,6 +6,7 @@
 import logging
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -65,7 +66,8 @@ def write_task(
     arrange: Arrange = writable_batches,
 ) -> Arrange:
     """Return the function that ``mapInArrow`` runs for every Spark partition."""
-    shared, sources = Shared(plan), Sources(Shared(sources.by_partition))
+    shared = replace(plan, partitions=Shared(plan.partitions))
+    sources = Sources(Shared(sources.by_partition))
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
@@ -107,7 +109,7 @@ class _TaskWriter:
         producer: TransactionalProducer,
     ) -> None:
         self._settings = settings
-        self._plan = plan
+        self._plan = plan.partitions
         self._sources = sources
         self._transactions = TransactionWriter(producer, settings, plan, size)
         self._outcomes: dict[TopicPartition, PartitionOutcome] = {}

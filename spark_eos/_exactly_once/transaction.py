@@ -1,7 +1,7 @@
 """One worker's transactions: rows and their source offsets, committed together."""
 
-# The steps of a commit: flush the records; send each member's source offsets in a TxnOffsetCommit;
-# commit the transaction only if every answer accepts every partition.
+# The steps of a commit: flush the records; send the source offsets in TxnOffsetCommit requests;
+# commit the transaction only if the answers accept every partition.
 
 import contextlib
 import math
@@ -18,7 +18,6 @@ from spark_eos._kafka.topic_cache import source_topics
 from spark_eos._kafka.topic_partition import Positions, TopicPartition
 from spark_eos._kafka.transactions import (
     BY_ID,
-    MemberIdentity,
     OffsetCommitAnswer,
     txn_offset_commit,
 )
@@ -64,7 +63,8 @@ class TransactionWriter:
         self._first_size = self._size = size
         # The limits of the open or the next transaction.
         self.limits = self._size.limits(settings.transactions)
-        self._plan = plan
+        self._member = plan.member
+        self._plan = plan.partitions
         self._reset()
         self._targets = TargetTopics(
             producer.topics, settings.refuses_target, producer.absent_topics
@@ -232,9 +232,9 @@ class TransactionWriter:
         self.open = False
         try:
             with self._judged(f"committing offsets of group {self._settings.group_id!r}"):
-                # First, wait until all records are acknowledged. Then send the offsets, each as the
-                # member that is assigned its partition. Commit the transaction only if all offsets
-                # are accepted.
+                # First, wait until all records are acknowledged. Then send the offsets as the
+                # member that is assigned their partitions. Commit the transaction only if all
+                # offsets are accepted.
                 deadline = self._flush()
                 self._send_offsets(deadline)
                 self._commit(deadline)
@@ -269,30 +269,26 @@ class TransactionWriter:
         return Deadline(self._settings.transactions.timeout_ms / 1000, "transactions.timeout_ms")
 
     def _send_offsets(self, deadline: Deadline) -> None:
-        by_member: dict[MemberIdentity, Positions] = {}
-        for partition, offset in self.offsets.items():
-            by_member.setdefault(self._plan[partition].member, {})[partition] = offset
         texts = {partition: self._plan[partition].metadata for partition in self.offsets}
         topic_ids, by_name = self._topic_ids(), False
         with self.counters.timed("offsets_ms"):
-            for member, all_offsets in by_member.items():
-                for offsets in in_requests(all_offsets, texts):
-                    answer = txn_offset_commit(
-                        self._producer.connections,
-                        self._settings.group_id,
-                        self._producer.identity,
-                        member,
-                        offsets,
-                        topic_ids,
-                        self._before_the_broker_aborts(deadline),
-                        lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
-                        self._check_sources,
-                        texts,
-                    )
-                    self.counters.offsets_answered(answer.version)
-                    if answer.verdict is not Verdict.ACCEPTED:
-                        raise self._refusal(member, answer)
-                    by_name |= answer.version < BY_ID
+            for offsets in in_requests(self.offsets, texts):
+                answer = txn_offset_commit(
+                    self._producer.connections,
+                    self._settings.group_id,
+                    self._producer.identity,
+                    self._member,
+                    offsets,
+                    topic_ids,
+                    self._before_the_broker_aborts(deadline),
+                    lambda: self._producer.disturb("an answer to TxnOffsetCommit was lost"),
+                    self._check_sources,
+                    texts,
+                )
+                self.counters.offsets_answered(answer.version)
+                if answer.verdict is not Verdict.ACCEPTED:
+                    raise self._refusal(answer)
+                by_name |= answer.version < BY_ID
             if by_name:
                 # Offsets that were sent by topic name may have been applied to a recreated topic.
                 # If a topic is deleted after this check, the broker deletes its offsets too.
@@ -342,8 +338,8 @@ class TransactionWriter:
             too_slow=True,
         )
 
-    def _refusal(self, member: MemberIdentity, answer: OffsetCommitAnswer) -> TransactionError:
-        settings, told = self._settings, f"as member {member.instance_id} at epoch {member.epoch}"
+    def _refusal(self, answer: OffsetCommitAnswer) -> TransactionError:
+        settings, member = self._settings, self._member
         remedies = {
             remedy(
                 code,
@@ -353,8 +349,8 @@ class TransactionWriter:
             for (topic, _partition), code in answer.codes.items()
         }
         return TransactionError(
-            f"committing offsets of group {settings.group_id!r} {told}: "
-            + "; ".join([str(answer), *sorted(remedies - {""})]),
+            f"committing offsets of group {settings.group_id!r} as member {member.instance_id} "
+            f"at epoch {member.epoch}: " + "; ".join([str(answer), *sorted(remedies - {""})]),
             again=answer.verdict is not Verdict.REFUSED,
         )
 

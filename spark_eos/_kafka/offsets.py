@@ -38,18 +38,17 @@ def group_offsets(
     topic_ids: TopicIds,
     deadline: Deadline,
     *,
-    member: tuple[str, int] | None = None,
+    member: MemberIdentity | None = None,
     stable: bool = True,
     wait: bool = True,
 ) -> dict[TopicPartition, CommittedOffset]:
     """Fetch the group's committed offsets once no pending transaction affects them (KIP-447)."""
-    member_id, epoch = member or (None, -1)
     grouped = by_topic(partitions)
     ids = {topic: topic_ids.get(topic) or NO_ID for topic in grouped}
     asked = _Group(
         group_id=group_id,
-        member_id=member_id,
-        member_epoch=epoch,
+        member_id=None if member is None else member.member_id,
+        member_epoch=-1 if member is None else member.epoch,
         topics=[
             _Group.OffsetFetchRequestTopics(
                 name=topic, topic_id=ids[topic], partition_indexes=indexes

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from spark_eos._client.error_codes import RETRIED, Code, Verdict, code_name, verdict
 from spark_eos._client.kafka_python import InitProducerIdRequest
@@ -44,6 +44,13 @@ class MemberIdentity:
     member_id: str
     epoch: int
     instance_id: str
+
+
+class Assignment(NamedTuple):
+    """A group member, and the partitions that it may commit at its current epoch."""
+
+    member: MemberIdentity
+    partitions: frozenset[TopicPartition]
 
 
 def fence_producer(

@@ -81,7 +81,7 @@ class ExactlyOnceSink:
             the query fails at the first such row.
         progress_topic: Name of a mirrored or staged query's progress topic, or a `ProgressTopic`,
             which also says how to create it.
-        limits: Members, attempts and waiting times.
+        limits: Attempts and waiting times.
         moved_from: Id of the query whose offsets a new checkpoint continues from, although
             ``topic`` or all sources differ. The error that asks for this option names the id. Has
             no effect later.

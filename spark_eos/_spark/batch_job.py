@@ -98,7 +98,8 @@ class BatchJobs:
         records = 0
         partitions = len(batch.ends)
         if only is None:
-            records = records_of(batch, {p: part.committed for p, part in batch_plan.items()})
+            parts = batch_plan.partitions.items()
+            records = records_of(batch, {p: part.committed for p, part in parts})
             cores = self._runtime.cores()
             tasks = task_count(records, partitions, cores, self._most_partitions, self._wait_ms)
             if tasks < partitions:

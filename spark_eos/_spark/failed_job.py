@@ -36,7 +36,8 @@ def as_write_error(
 
 
 def _ranges(batch_plan: BatchPlan, sources: Sources, only: Partitions | None) -> Iterator[str]:
-    for partition, part in sorted(batch_plan.items(), key=lambda item: sources.source(item[0])):
+    parts = batch_plan.partitions.items()
+    for partition, part in sorted(parts, key=lambda item: sources.source(item[0])):
         first, last = max(part.start, part.committed), part.end - 1
         if first <= last and (only is None or partition in only):
             offsets = f"offset {first}" if first == last else f"offsets {first} to {last}"

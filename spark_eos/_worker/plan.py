@@ -9,9 +9,10 @@ from typing import Any, Final, TypeVar
 
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import Positions, TopicPartition
-from spark_eos._kafka.transactions import MemberIdentity
+from spark_eos._kafka.transactions import Assignment, MemberIdentity
 
 Partitions = Collection[TopicPartition]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,21 @@ class PartitionPlan:
     end: int
     # Rows below this offset are already written and are skipped.
     committed: int
-    member: MemberIdentity
     metadata: str
     # The limit on dead letters in this attempt.
     max_dead_letters: int = 0
     # If True, a task commits nothing when all of its rows are dead letters with the same error, and
     # there are more than a handful.
     defer_dead_letters: bool = False
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How the tasks of one attempt treat rows, and the group member that commits their offsets."""
+
+    member: MemberIdentity
+    # Only the partitions that the member is assigned.
+    partitions: Mapping[TopicPartition, PartitionPlan]
 
 
 # Up to this many rows, one task is faster than several, unless the query's own functions are slow.
@@ -100,12 +109,6 @@ def _possible_task_count(wanted: int, partitions: int, most_partitions: int | No
     return max(1, min(partitions, wanted))
 
 
-BatchPlan = Mapping[TopicPartition, PartitionPlan]
-
-
-Value = TypeVar("Value")
-
-
 class Shared(dict[TopicPartition, Value]):
     """A mapping that a worker process unpickles only once for all of its tasks."""
 
@@ -123,21 +126,21 @@ def _unpickled(mapping: bytes) -> Shared[Any]:
 def batch_plan(
     batch: BatchRange,
     committed: Positions,
-    members: Mapping[TopicPartition, MemberIdentity],
+    assignment: Assignment,
     topic_ids: Mapping[str, uuid.UUID],
     known: KnownPartitions,
-) -> dict[TopicPartition, PartitionPlan]:
-    """Return the plan for each of the batch's partitions."""
+) -> BatchPlan:
+    """Return the plan for those of the batch's partitions that the member is assigned."""
     texts = known.texts(batch.ends)
-    return {
+    partitions = {
         partition: PartitionPlan(
             topic_id=topic_ids[partition.topic],
             start=batch.starts.get(partition, 0),
             end=end,
             committed=committed.get(partition, 0),
-            member=members[partition],
             metadata=texts[partition],
         )
         for partition, end in batch.ends.items()
-        if partition in members
+        if partition in assignment.partitions
     }
+    return BatchPlan(assignment.member, partitions)

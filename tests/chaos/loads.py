@@ -171,7 +171,7 @@ LOADS = {
         1, 1, 4, 60_000, 5_000, 250_000, {"max_transaction_records": 10_000}, _relay_record, _relay,
     ),
     "enrich": Load(
-        2, 2, 3, 60_000, 5_000, 250_000, {"max_members": 64}, _enrich_record, _enrich,
+        2, 2, 3, 60_000, 5_000, 250_000, {}, _enrich_record, _enrich,
     ),
     "skewed": Load(
         1,

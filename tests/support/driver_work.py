@@ -16,12 +16,13 @@ from spark_eos._client.commands import Group
 from spark_eos._client.settings import ClientSettings
 from spark_eos._delivery.data_loss_check import lost_records, unreadable
 from spark_eos._delivery.missing_offsets import Evidence
-from spark_eos._exactly_once.members import Member, by_member, owners
+from spark_eos._exactly_once.members import Member, committable
 from spark_eos._kafka.heartbeats import heartbeat_request
 from spark_eos._kafka.list_offsets import led_by
 from spark_eos._kafka.offset_metadata import CommittedOffset, KnownPartitions
 from spark_eos._kafka.stored_text import Owner, SourcePartition
 from spark_eos._kafka.topic_partition import TopicPartition
+from spark_eos._kafka.transactions import Assignment
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.plan import BatchPlan, BatchRange, Shared, batch_plan
 from spark_eos._worker.sources import Sources
@@ -59,6 +60,10 @@ class ManyPartitions:
         return Member("spark-eos-0", "id", 1, epochs)
 
     @property
+    def assigned(self) -> Assignment:
+        return Assignment(self.member.identity, frozenset(self.partitions))
+
+    @property
     def known(self) -> KnownPartitions:
         return KnownPartitions().including(self.partitions, self.ids)
 
@@ -84,12 +89,11 @@ def _heartbeat(query: ManyPartitions) -> Callable[[], Any]:
 
 
 def _plan(query: ManyPartitions) -> Callable[[], BatchPlan]:
-    members = dict.fromkeys(query.partitions, query.member.identity)
-    return partial(batch_plan, query.range, query.at(100), members, query.ids, query.known)
+    return partial(batch_plan, query.range, query.at(100), query.assigned, query.ids, query.known)
 
 
 def _pickled(query: ManyPartitions) -> Callable[[], object]:
-    plan = Shared(_plan(query)())
+    plan = Shared(_plan(query)().partitions)
     return partial(pickle.dumps, plan)
 
 
@@ -146,7 +150,6 @@ def _reports(query: ManyPartitions) -> Callable[[], object]:
 
 def _batch_report(query: ManyPartitions) -> Callable[[], object]:
     outcome = JobOutcome({p: PartitionOutcome(next_offset=120, rows=20) for p in query.partitions})
-    members = dict.fromkeys(query.partitions, query.member.identity)
     return partial(
         batch_report,
         _SETTINGS,
@@ -156,7 +159,7 @@ def _batch_report(query: ManyPartitions) -> Callable[[], object]:
         query.range,
         Sources(),
         [outcome],
-        members,
+        query.assigned,
         {},
         (),
         "direct",
@@ -170,10 +173,8 @@ def _dead_letters(query: ManyPartitions) -> Callable[[], object]:
     return partial(limit.plan, plan, None, [])
 
 
-def _members(query: ManyPartitions) -> Callable[[], object]:
-    committed, member = query.at(100), query.member
-    members = dict.fromkeys(query.partitions, member.identity)
-    return lambda: (owners([member]), by_member(committed, members))
+def _committable(query: ManyPartitions) -> Callable[[], object]:
+    return partial(committable, query.member)
 
 
 def _offset_log(query: ManyPartitions) -> Callable[[], object]:
@@ -183,7 +184,7 @@ def _offset_log(query: ManyPartitions) -> Callable[[], object]:
 
 DRIVER_WORK: Final[Mapping[str, Work]] = {
     "making a heartbeat": _heartbeat,
-    "which members may commit what": _members,
+    "which partitions the member may commit": _committable,
     "reading the texts of all offsets": _read,
     "the same, of a mirrored query": _read_mirrored,
     "finding new partitions among known ones": _new,
@@ -205,7 +206,7 @@ def _marker_of(query: ManyPartitions) -> Marker:
 
 DRIVER_BYTES: Final[Mapping[str, Callable[[ManyPartitions], int]]] = {
     "a heartbeat": lambda query: len(_heartbeat(query)().encode(version=1)),
-    "a batch's plan, pickled": lambda query: len(pickle.dumps(Shared(_plan(query)()))),
+    "a batch's plan, pickled": lambda query: len(pickle.dumps(Shared(_plan(query)().partitions))),
     "the texts of all offsets": lambda query: sum(map(len, _texts(query))),
     "the longest of them": lambda query: max(map(len, _texts(query))),
     "the checkpoint's marker": lambda query: len(_marker_of(query).text()),

@@ -19,16 +19,13 @@ def deadline() -> Deadline:
 
 
 @contextmanager
-def started(
-    flow: Flow, max_members: int = 64, *, also: Collection[str] = ()
-) -> Iterator[GroupMembership]:
+def started(flow: Flow, *, also: Collection[str] = ()) -> Iterator[GroupMembership]:
     """Starts a membership that owns all partitions of the flow's source and of other topics."""
     sources = [flow.source, *also]
     with flow.connections() as connections:
         membership = GroupMembership(
             connections,
             flow.group_id,
-            max_members=max_members,
             group_timeout_ms=60_000,
             watch=lambda: True,
             at_end=lambda: None,

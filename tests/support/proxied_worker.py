@@ -218,7 +218,7 @@ def proxied_worker(flow: Flow, proxy: KafkaProxy) -> Iterator[ProxiedWorker]:
         }
     )
     with (
-        started(flow, max_members=1) as membership,
+        started(flow) as membership,
         transactions(flow, membership) as writing,
         flow.connections() as connections,
         closing(consumer),

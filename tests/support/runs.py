@@ -248,7 +248,6 @@ def positions(
 @contextmanager
 def running(
     flow: Flow,
-    max_members: int = 1,
     *,
     checkpoint: Checkpoint | None = None,
     group_timeout_ms: int = 60_000,
@@ -261,7 +260,6 @@ def running(
     files = Checkpoint(flow) if checkpoint is None else checkpoint
     settings = changed(
         writer_settings(flow),
-        max_members=max_members,
         group_timeout_ms=group_timeout_ms,
         **options,
     )

@@ -22,7 +22,7 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._worker.arrow_columns import writable_batches
 from spark_eos._worker.dead_letter_settings import DeadLetterSettings
 from spark_eos._worker.librdkafka_errors import TransactionError
-from spark_eos._worker.plan import BatchRange, batch_plan
+from spark_eos._worker.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos._worker.producer import TransactionalProducer
 from spark_eos._worker.records import SourceRows, source_rows
 from spark_eos._worker.task_report import JobOutcome, job_outcome
@@ -93,20 +93,20 @@ def transactions(
     With ``version`` 5, the plan has no topic ids, so that offsets are sent by topic name. Offsets'
     texts contain ``known``. ``options`` replace fields of the writer's settings.
     """
-    members = membership.identities()
+    assignment = membership.assignment()
     ids = dict.fromkeys(membership.topic_ids, NO_ID) if version < 6 else membership.topic_ids
-    batch = BatchRange(0, {}, dict.fromkeys(members, 100))
-    plan = batch_plan(batch, {}, members, ids, known or KnownPartitions())
+    batch = BatchRange(0, {}, dict.fromkeys(assignment.partitions, 100))
+    plan = batch_plan(batch, {}, assignment, ids, known or KnownPartitions())
     settings = changed(writer_settings(flow), **options)
     with closing(TransactionalProducer(settings)) as producer:
         yield TransactionWriter(producer, settings, plan)
 
 
 @contextmanager
-def writer(flow: Flow, max_members: int = 64, **options: Any) -> Iterator[TransactionWriter]:
-    """Transactions for members that own all partitions; arguments as for `transactions`."""
+def writer(flow: Flow, **options: Any) -> Iterator[TransactionWriter]:
+    """Transactions of a member that owns all partitions; arguments as for `transactions`."""
     with (
-        started(flow, max_members) as membership,
+        started(flow) as membership,
         transactions(flow, membership, **options) as writing,
         closing(writing),
     ):
@@ -134,6 +134,11 @@ def refuses(*words: object, again: bool, too_slow: bool | None = False) -> Itera
     assert too_slow is None or failure.value.too_slow == too_slow
 
 
+def plan_of(writing: TransactionWriter) -> BatchPlan:
+    """The plan that the transactions follow."""
+    return BatchPlan(writing._member, writing._plan)
+
+
 def close_producers() -> None:
     """Closes the producers that tasks left in this process, as a worker does when it exits."""
     for producer in task._producers.values():
@@ -150,10 +155,11 @@ def task_outcome(
     **planned: Any,
 ) -> JobOutcome:
     """The outcome of a task's rows; ``planned`` replaces fields of each partition's plan."""
-    members = membership.identities()
-    batch = BatchRange(0, {}, dict.fromkeys(members, 100))
-    plan = batch_plan(batch, {}, members, membership.topic_ids, KnownPartitions())
-    plan = {partition: replace(one, **planned) for partition, one in plan.items()}
+    assignment = membership.assignment()
+    batch = BatchRange(0, {}, dict.fromkeys(assignment.partitions, 100))
+    plan = batch_plan(batch, {}, assignment, membership.topic_ids, KnownPartitions())
+    parts = {partition: replace(part, **planned) for partition, part in plan.partitions.items()}
+    plan = replace(plan, partitions=parts)
     try:
         return outcome_of(task.write_task(settings, plan, size=size)(batches))
     finally:
@@ -161,7 +167,7 @@ def task_outcome(
 
 
 def take_over(flow: Flow, membership: GroupMembership) -> None:
-    """Fences all members for the flow's source that a plan may name."""
+    """Fences the member for the flow's source that a plan may name."""
     with flow.connections() as connections:
         topics = cluster.topics(connections, [flow.source], deadline())
     membership.take_over_own(

@@ -23,11 +23,11 @@ from hypothesis.stateful import (
 )
 
 from spark_eos._exactly_once import task
-from spark_eos._exactly_once.members import Member, after_heartbeat, may_commit, owners
+from spark_eos._exactly_once.members import Member, after_heartbeat, committable, may_commit
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.offsets import group_offsets
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._kafka.transactions import MemberIdentity
+from spark_eos._kafka.transactions import Assignment, MemberIdentity
 from spark_eos._worker.plan import BatchPlan, BatchRange, batch_plan
 from spark_eos._worker.task_report import REJECTED, WRITTEN
 from support.flow import Flow
@@ -212,15 +212,14 @@ class AssignmentHistories(RuleBasedStateMachine):
     @rule()
     def plan(self) -> None:
         self._tick()
-        members = {
-            TopicPartition(_NAME, partition): m.identity
-            for (_, partition), m in owners(self.driver.values()).items()
-        }
         batch = BatchRange(0, {}, {TopicPartition(_NAME, p): 100 for p in _PARTITIONS})
-        planned = batch_plan(batch, {}, members, {_NAME: _TOPIC}, KnownPartitions())
-        assert planned.keys() == members.keys()
-        for (_, partition), part in planned.items():
-            self.in_flight.append((part.member, partition, self.group.moment))
+        for member in self.driver.values():
+            assigned = frozenset(TopicPartition(_NAME, p) for _, p in committable(member))
+            assignment = Assignment(member.identity, assigned)
+            planned = batch_plan(batch, {}, assignment, {_NAME: _TOPIC}, KnownPartitions())
+            assert planned.partitions.keys() == assigned
+            for _, partition in assigned:
+                self.in_flight.append((planned.member, partition, self.group.moment))
 
     @precondition(lambda self: self.driver)
     @rule()
@@ -233,7 +232,8 @@ class AssignmentHistories(RuleBasedStateMachine):
         lost = self.driver.keys() - self.group.seats.keys()
         self.driver = {i: m for i, m in self.driver.items() if i not in lost}
         # Nothing is left out that could be committed.
-        found = {p: m.instance_id for (_, p), m in owners(self.driver.values()).items()}
+        members = self.driver.values()
+        found = {p: m.instance_id for m in members for _, p in committable(m)}
         assert found == self.group.target
 
     @invariant()
@@ -308,7 +308,7 @@ def test_assigned_to_no_member_is_refused(group: ManualMembers) -> None:
 def test_assigned_to_another_member_is_refused(group: ManualMembers) -> None:
     (partition, *_) = sorted(group.owned("b"))
     topic_id = group.topic_ids[group.source]
-    assert owners(group.members.values())[topic_id, partition].instance_id == "b"
+    assert (topic_id, partition) in committable(group.members["b"])
     now = group.members["a"].epoch
     assert _judged(group, "a", now, [partition]) == [(False, _ACCEPTED)]
     # ``a`` had it, at the epoch before.
@@ -432,13 +432,13 @@ _RULE, _EPOCH_ONLY = "by the rule", "by a valid epoch alone"
 def _plan(group: ManualMembers, name: str, partition: int, how: str) -> BatchPlan:
     """The plan of one member's task for one partition."""
     member, topic_id = group.members[name], group.topic_ids[group.source]
-    assigned = owners([member]).keys() if how == _RULE else {(topic_id, partition)}
-    identity = MemberIdentity(member.member_id, member.epoch, name)
+    assigned = committable(member) if how == _RULE else {(topic_id, partition)}
+    partitions = frozenset(TopicPartition(group.source, index) for _, index in assigned)
     committed = _committed(group)
     return batch_plan(
         BatchRange(0, {}, {TopicPartition(group.source, partition): 10_000}),
         committed,
-        {TopicPartition(group.source, index): identity for _, index in assigned},
+        Assignment(member.identity, partitions),
         {group.source: topic_id},
         KnownPartitions(),
     )
@@ -494,7 +494,7 @@ def test_with_the_rule_nothing_is_committed_or_skipped(
     group, partition, older = moved
     bs = _plan(group, "b", partition, _RULE) if plan == "of now" else older
     # Now the driver leaves it out; before, it was in, and the broker refuses the epoch.
-    assert len(bs) == (0 if plan == "of now" else 1)
+    assert len(bs.partitions) == (0 if plan == "of now" else 1)
     assert _write(flow, bs, partition, 9_998) == (REJECTED, 0, 0)
     assert flow.committed() == {}
     plan_of_a = _plan(group, "a", partition, _RULE)

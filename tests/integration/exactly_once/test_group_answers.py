@@ -32,10 +32,9 @@ def _of(flow: Flow, condition: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 def _assert_members_are_its_own(flow: Flow, membership: GroupMembership) -> None:
     membership.check()
-    assert sorted(membership.identities()) == [(flow.source, p) for p in range(flow.partitions)]
-    assert {m.member_id for m in flow.members()} == {
-        m.member_id for m in membership.identities().values()
-    }
+    member, partitions = membership.assignment()
+    assert sorted(partitions) == [(flow.source, p) for p in range(flow.partitions)]
+    assert [m.member_id for m in flow.members()] == [member.member_id]
 
 
 def test_the_answer_to_a_join_at_the_start_and_at_a_takeover(
@@ -62,7 +61,7 @@ def test_the_answer_to_a_heartbeat_that_brought_the_assignment(
     fault = faults.CutAfter(brings_partitions)
     heartbeats = _of(proxied_flow, lambda m: m.member_epoch >= 0)
     proxy.on(ConsumerGroupHeartbeatRequest, fault, times=None, where=heartbeats)
-    with started(proxied_flow, max_members=1) as membership:
+    with started(proxied_flow) as membership:
         assert fault.cuts == 1
         _assert_members_are_its_own(proxied_flow, membership)
     with running(proxied_flow) as runs:
@@ -175,10 +174,10 @@ def test_an_end_that_is_settled_late_takes_no_offset_back(
         runs.batch(1, 1)
         lost = proxy.on(OffsetCommitRequest, fault())
         runs.batch(3, 2, without_output=1)
-        fenced = runs.run._membership.identities()
+        fenced = runs.run._membership.assignment()
         runs.batch(6, 4)
         # Once is enough.
-        assert runs.run._membership.identities() == fenced
+        assert runs.run._membership.assignment() == fenced
         answer = proxy.deliver(lost.await_hit())
         assert {p.error_code for t in answer.topics for p in t.partitions} == {
             Code.UNKNOWN_MEMBER_ID

@@ -2,10 +2,7 @@
 
 import logging
 import threading
-from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
@@ -23,8 +20,8 @@ from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker.producer import TransactionalProducer
-from spark_eos.testing import EmbeddedKafka
 from support.flow import Flow
+from support.manual_members import ManualMembers
 from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
 from support.proxy_faults import Rewrite
@@ -32,30 +29,16 @@ from support.queries import until
 from support.runs import running
 
 
-def test_every_member_has_its_share_when_the_run_starts(tmp_path: Path) -> None:
-    # At Kafka's default interval the first member to join is given all partitions for a second.
-    slow = {"group.consumer.assignment.interval.ms": "1000"}
-    with EmbeddedKafka(properties=slow) as broker:
-        flow = Flow(broker, str(tmp_path / "c"), str(tmp_path / "w"), partitions=6)
+def test_members_of_a_version_that_had_several_leave(flow: Flow) -> None:
+    with flow.connections() as connections:
+        several = ManualMembers(flow, connections)
+        for number in range(4):
+            several.join(f"spark-eos-{number}")
+        several.settle()
         with started(flow) as group:
-            shares = Counter(group.identities().values())
-            assert sorted(shares.values()) == [1] * 6
-            assert {m.instance_id for m in shares} == {f"spark-eos-{n}" for n in range(6)}
-        assert flow.members() == []
-
-
-def test_there_are_at_most_so_many_members(new_flow: Callable[..., Flow]) -> None:
-    flow = new_flow(partitions=5)
-    with started(flow, max_members=2) as group:
-        assert len(set(group.identities().values())) == 2
-        assert len(group.identities()) == 5
-    # More than before, and then fewer: surplus members leave.
-    with started(flow) as more:
-        assert len(set(more.identities().values())) == 5
-        more.abandon()
-    with started(flow, max_members=1) as fewer:
-        assert len(set(fewer.identities().values())) == 1
-        assert len(flow.members()) == 1
+            member, partitions = group.assignment()
+            assert [m.instance_id for m in flow.members()] == [member.instance_id]
+            assert partitions == {TopicPartition(flow.source, p) for p in (0, 1)}
 
 
 def test_closed_connections_stay_closed(flow: Flow) -> None:
@@ -71,12 +54,11 @@ def test_the_older_of_two_coordinators_does_not_fight_back(flow: Flow) -> None:
         with pytest.raises(errors.FencedByNewerRunError, match="spark-eos-"):
             older.take_over_own(topics, [TopicPartition(flow.source, 0)])
         newer.check()
-        assert {m.member_id for m in flow.members()} == {
-            m.member_id for m in newer.identities().values()
-        }
+        (member,) = flow.members()
+        assert member.member_id == newer.assignment().member.member_id
 
 
-def test_members_that_leave_in_a_takeover_are_looked_up_again(
+def test_a_member_that_leaves_in_a_takeover_is_looked_up_again(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with flow.connections() as connections:
@@ -91,10 +73,10 @@ def test_members_that_leave_in_a_takeover_are_looked_up_again(
 
         monkeypatch.setattr(membership, "own_group", late)
         with started(flow) as group:
-            assert len(group.identities()) == flow.partitions
-            assert {m.instance_id for m in flow.members()} == {"spark-eos-0", "spark-eos-1"}
-    # The members that had gone, those that were there, and whether the assignment is stable.
-    assert asked >= 3
+            assert len(group.assignment().partitions) == flow.partitions
+            assert [m.instance_id for m in flow.members()] == ["spark-eos-0"]
+    # The member that had gone, and then none.
+    assert asked >= 2
 
 
 def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:

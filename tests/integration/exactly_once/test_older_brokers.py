@@ -13,7 +13,6 @@ from spark_eos._checks import preflight
 from spark_eos._checks.start import Start
 from spark_eos._kafka.open_transactions import open_transactions
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
-from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.errors import UnsupportedBrokerError
@@ -73,14 +72,10 @@ def test_offsets_go_by_name_and_commit_with_their_transaction(
 @pytest.mark.slow
 @pytest.mark.parametrize("past", [True, False], ids=["past", "future"])
 def test_a_member_at_another_epoch_commits_nothing(flow: Flow, *, past: bool) -> None:
-    with started(flow, max_members=1) as membership, transactions(flow, membership) as writing:
-        member = writing._plan[TopicPartition(flow.source, 0)].member
+    with started(flow) as membership, transactions(flow, membership) as writing:
+        member = writing._member
         # A member is given its first partitions at epoch 2.
-        wrong = dataclasses.replace(member, epoch=1 if past else member.epoch + 1)
-        writing._plan = {
-            source: dataclasses.replace(plan, member=wrong if source.partition == 0 else member)
-            for source, plan in writing._plan.items()
-        }
+        writing._member = dataclasses.replace(member, epoch=1 if past else member.epoch + 1)
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 0))
         # Before v6 there is one code for all that is wrong with an epoch.
@@ -95,8 +90,10 @@ def test_a_recreated_source_topic_takes_no_offset_by_name(flow: Flow) -> None:
         flow.produce(range(20))
         # The broker takes the offsets, for it knows the topic by name alone.
         assert not refused(flow, writing, "was deleted and recreated").again
-        # The members' assignment tells the driver within a heartbeat.
-        until(lambda: not membership.identities(), lambda: "the assignment to change", 20)
+        # The member's assignment tells the driver within a heartbeat.
+        until(
+            lambda: not membership.assignment().partitions, lambda: "the assignment to change", 20
+        )
 
 
 @pytest.mark.slow

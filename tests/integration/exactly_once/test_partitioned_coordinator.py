@@ -22,16 +22,17 @@ def test_members_are_taken_over_from_its_successor(kafka: LinkedKafka, tmp_path:
     """KIP-848's coordinator answers from uncommitted state and calls itself coordinator forever."""
     flow = Flow(kafka, str(tmp_path / "checkpoint"), str(tmp_path / "workers"))
     partitions = [TopicPartition(flow.source, number) for number in range(flow.partitions)]
-    with started(flow, max_members=1):
+    with started(flow):
         coordinator = kafka.group_coordinator(flow.group_id)
     # No other is connected to.
     flow.through = coordinator.bootstrap_servers
-    with started(flow, max_members=1) as membership:
-        before = membership.identities()
+    with started(flow) as membership:
+        before = membership.assignment()
         kafka.part(coordinator)
         try:
             membership.take_over_own(membership.topics, partitions)
         finally:
             kafka.join()
-        assert membership.identities().keys() == before.keys() == set(partitions)
-        assert not set(membership.identities().values()) & set(before.values())
+        now = membership.assignment()
+        assert now.partitions == before.partitions == set(partitions)
+        assert now.member.member_id != before.member.member_id

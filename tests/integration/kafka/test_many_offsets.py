@@ -37,7 +37,7 @@ def test_a_transactions_offsets_go_in_several_requests(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offsets, "_REQUEST_BYTES", 300)
-    with started(flow, max_members=1) as membership, transactions(flow, membership) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 0))
         requests = sent_requests(monkeypatch)
@@ -56,8 +56,8 @@ def test_one_transaction_commits_the_offsets_of_230_topics(flow: Flow) -> None:
     for made in admin.create_topics([NewTopic(name, 3) for name in topics]).values():
         made.result(60)
     flow.broker.add_partitions(flow.source, 3)
-    with started(flow, max_members=1, also=topics) as membership:
-        partitions = membership.identities().keys()
+    with started(flow, also=topics) as membership:
+        partitions = membership.assignment().partitions
         assert len(partitions) == 231 * 3
         known = KnownPartitions().including(partitions, membership.topic_ids)
         with transactions(flow, membership, known=known) as writing:

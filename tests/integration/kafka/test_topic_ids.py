@@ -39,7 +39,7 @@ def other(embedded_kafka: EmbeddedKafka) -> str:
 @contextmanager
 def _two_topics(flow: Flow, other: str) -> Iterator[TransactionWriter]:
     """A transaction with rows of both topics, which one member owns."""
-    with started(flow, 1, also=[other]) as membership, transactions(flow, membership) as writing:
+    with started(flow, also=[other]) as membership, transactions(flow, membership) as writing:
         writing.add(rows(flow, 0, 0, 1))
         writing.add(rows(flow, 1, 4, source_topic=other))
         yield writing
@@ -99,8 +99,8 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
     flow: Flow, missing: uuid.UUID | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = {TopicPartition(flow.source, 0): 7, TopicPartition(flow.source, 1): 9}
-    with started(flow, 1) as membership, flow.connections() as connections:
-        (member,) = set(membership.identities().values())
+    with started(flow) as membership, flow.connections() as connections:
+        member = membership.assignment().member
         requests = sent_requests(monkeypatch)
         found: list[Any] = []
         for ids in ({flow.source: missing}, {}, membership.topic_ids):
@@ -114,7 +114,7 @@ def test_offsets_outside_a_transaction_go_by_name_without_an_id(
 
 
 def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
-    with started(flow, 1) as membership, transactions(flow, membership) as writing:
+    with started(flow) as membership, transactions(flow, membership) as writing:
         ids: dict[str, uuid.UUID | None] = {**membership.topic_ids}
 
         class Changing(Connections):
@@ -133,7 +133,7 @@ def test_answers_are_read_with_the_ids_of_their_request(flow: Flow) -> None:
                 connections,
                 flow.group_id,
                 writing._producer.identity,
-                writing._plan[TopicPartition(flow.source, 0)].member,
+                writing._member,
                 {TopicPartition(flow.source, 0): 1},
                 ids,
                 deadline(),

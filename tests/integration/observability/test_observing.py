@@ -67,7 +67,7 @@ def test_jobs_say_group_batch_and_attempt(
     flow.produce(range(2), partition=0)
     reports: list[BatchReport] = []
     users: list[str | None] = []
-    sink = ExactlyOnceSink(**arguments(**flow.options(), max_members=1, on_batch=reports.append))
+    sink = ExactlyOnceSink(**arguments(**flow.options(), on_batch=reports.append))
 
     def batch(frame: DataFrame, batch_id: int) -> None:
         sink(frame, batch_id)

@@ -20,7 +20,6 @@ from spark_eos import BatchReport, ExactlyOnceSink
 from spark_eos._exactly_once import transaction
 from spark_eos._kafka.cluster import NO_ID
 from spark_eos._kafka.protocol import TxnOffsetCommitRequest
-from spark_eos._kafka.topic_partition import TopicPartition
 from spark_eos._kafka.transactions import fence_producer
 from support.flow import Flow
 from support.members import deadline
@@ -137,8 +136,8 @@ def test_an_answer_about_something_else(change: Any, instead: str, worker: Proxi
 
 
 def _raise_epoch(worker: ProxiedWorker) -> None:
-    member = worker.writing._plan[TopicPartition(worker.flow.source, 1)].member
-    worker.change_plan(1, member=replace(member, epoch=member.epoch + 1))
+    member = worker.writing._member
+    worker.writing._member = replace(member, epoch=member.epoch + 1)
 
 
 def _change_topic(worker: ProxiedWorker) -> None:
@@ -175,9 +174,10 @@ def _change_producer(worker: ProxiedWorker) -> None:
 def test_the_brokers_own_answer(
     disturb: Any, words: str, worker: ProxiedWorker, *, again: bool
 ) -> None:
-    settings, plan = worker.writing._settings, worker.writing._plan
+    writing = worker.writing
+    before = writing._settings, writing._plan, writing._member
     worker.fails(f"{worker.flow.source}{words}", again=again, meanwhile=disturb)
-    worker.writing._settings, worker.writing._plan = settings, plan
+    writing._settings, writing._plan, writing._member = before
 
 
 # Whole queries ----------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def test_the_brokers_own_answer(
 
 def _run(spark: SparkSession, flow: Flow, **options: Any) -> list[BatchReport]:
     """A query whose only task commits both source partitions with one request."""
-    return run_available(spark, flow, lambda f: relay(f).coalesce(1), max_members=1, **options)
+    return run_available(spark, flow, lambda f: relay(f).coalesce(1), **options)
 
 
 @pytest.mark.slow

@@ -66,11 +66,12 @@ def test_many_source_partitions(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> 
         for partition in range(_PARTITIONS):
             yield row_batch(flow, partition, 0, error=pa.array(["no id"]))
 
-    with started(flow, max_members=1) as membership:
-        members = membership.identities()
-        batch = BatchRange(0, {}, dict.fromkeys(members, 1))
-        plan = batch_plan(batch, {}, members, membership.topic_ids, KnownPartitions())
-        plan = {partition: replace(one, max_dead_letters=1) for partition, one in plan.items()}
+    with started(flow) as membership:
+        assignment = membership.assignment()
+        batch = BatchRange(0, {}, dict.fromkeys(assignment.partitions, 1))
+        plan = batch_plan(batch, {}, assignment, membership.topic_ids, KnownPartitions())
+        parts = {p: replace(part, max_dead_letters=1) for p, part in plan.partitions.items()}
+        plan = replace(plan, partitions=parts)
         try:
             outcome = outcome_of(task.write_task(settings, plan)(batches()))
         finally:

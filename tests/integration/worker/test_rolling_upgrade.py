@@ -46,7 +46,7 @@ def _sent(proxy: KafkaProxy) -> list[int]:
 def test_the_first_broker_met_is_older_than_the_coordinator(
     proxied_flow: Flow, proxy: KafkaProxy
 ) -> None:
-    with writer(proxied_flow, max_members=1) as writing:
+    with writer(proxied_flow) as writing:
         _older(proxy, times=1)
         writing.add(rows(proxied_flow, 0, 0, 1))
         writing.commit()

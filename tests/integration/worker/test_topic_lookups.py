@@ -13,7 +13,7 @@ from spark_eos._worker.librdkafka_errors import TransactionError
 from spark_eos.errors import AuthorizationError
 from support.flow import Flow
 from support.versions import needs_topic_ids
-from support.writing import requests_naming, row_batch, rows, sent_requests, writer
+from support.writing import plan_of, requests_naming, row_batch, rows, sent_requests, writer
 
 
 # By name, topics are looked up once more before each commit.
@@ -25,7 +25,7 @@ def test_a_worker_looks_repeatedly_committed_topics_up_once(
     requests = sent_requests(monkeypatch)
     with writer(flow) as first:
         driver = requests_naming(requests, flow.source)
-        producer, settings, plan = first._producer, first._settings, first._plan
+        producer, settings, plan = first._producer, first._settings, plan_of(first)
         for offset in range(0, 16, 2):
             # A task of its own each time, as in batch after batch.
             writing = TransactionWriter(producer, settings, plan)
@@ -70,7 +70,7 @@ def test_a_later_attempt_discards_what_workers_keep(
     used: list[tuple[int, int]] = []
     with writer(flow) as writing:
         for number, discard_producer in enumerate((False, False, True)):
-            run = write_task(writing._settings, writing._plan, discard_producer=discard_producer)
+            run = write_task(writing._settings, plan_of(writing), discard_producer=discard_producer)
             (report,) = run(iter([row_batch(flow, 0, number)]))
             (text,) = report.column(0).to_pylist()
             assert [row["status"] for row in json.loads(text)] == ["written", "written"]

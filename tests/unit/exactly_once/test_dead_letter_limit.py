@@ -25,10 +25,10 @@ from spark_eos.options import Limits, Transactions
 
 PARTITIONS = [TopicPartition("in", 0), TopicPartition("in", 1)]
 BATCH = BatchRange(3, dict.fromkeys(PARTITIONS, 100), dict.fromkeys(PARTITIONS, 1_100))
-PLANNED: BatchPlan = {
-    partition: PartitionPlan(uuid.uuid4(), 100, 1_100, 100, MemberIdentity("m", 1, "id"), "")
-    for partition in PARTITIONS
-}
+PLANNED = BatchPlan(
+    MemberIdentity("m", 1, "id"),
+    {partition: PartitionPlan(uuid.uuid4(), 100, 1_100, 100, "") for partition in PARTITIONS},
+)
 FRESH = dict.fromkeys(PARTITIONS, 100)
 Attempts = list[JobOutcome]
 
@@ -115,9 +115,9 @@ def test_tasks_hold_back_until_there_is_something_else(
     attempts: Attempts, *, defer_dead_letters: bool
 ) -> None:
     planned = limit().plan(PLANNED, None, attempts)
-    assert {plan.defer_dead_letters for plan in planned.values()} == {defer_dead_letters}
+    assert {plan.defer_dead_letters for plan in planned.partitions.values()} == {defer_dead_letters}
     planned = limit(most=1.0).plan(PLANNED, None, attempts)
-    assert not any(plan.defer_dead_letters for plan in planned.values())
+    assert not any(plan.defer_dead_letters for plan in planned.partitions.values())
 
 
 def test_two_errors_hold_nothing_back() -> None:
@@ -126,22 +126,21 @@ def test_two_errors_hold_nothing_back() -> None:
     limit().check([first])
     # In all further attempts, in which only one of them may be left.
     for attempts in ([first], [first, held()]):
-        assert not any(
-            plan.defer_dead_letters for plan in limit().plan(PLANNED, None, attempts).values()
-        )
+        planned = limit().plan(PLANNED, None, attempts).partitions
+        assert not any(plan.defer_dead_letters for plan in planned.values())
 
 
 def test_the_remaining_limit_goes_to_tasks_that_held_back() -> None:
     first = beside(held(), PartitionOutcome(RETRIED))
     last = JobOutcome({PARTITIONS[1]: PartitionOutcome(OVER_LIMIT)})
-    planned = limit().plan(PLANNED, None, [first, last])
+    planned = limit().plan(PLANNED, None, [first, last]).partitions
     assert [planned[partition].max_dead_letters for partition in PARTITIONS] == [0, 200]
 
 
 def test_the_share_is_that_of_the_whole_batch() -> None:
     # Of 2,000 records 1,500 are written; the rest has more than a tenth.
     committed = {PARTITIONS[0]: 1_100, PARTITIONS[1]: 600}
-    planned = limit(committed).plan(PLANNED, None, [])
+    planned = limit(committed).plan(PLANNED, None, []).partitions
     assert [planned[partition].max_dead_letters for partition in PARTITIONS] == [0, 200]
     limit(committed).check([written(200)])
     with pytest.raises(WriteError, match=r"201 of 2000 records .*allows 200"):

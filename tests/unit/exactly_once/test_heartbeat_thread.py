@@ -3,14 +3,11 @@
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 
 import pytest
 
-from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once import members
-from spark_eos._exactly_once.members import GroupMembership, HeartbeatThread, IdPartition, Member
-from spark_eos._kafka.connection import Connections
+from spark_eos._exactly_once.members import HeartbeatThread
 from spark_eos.errors import AuthenticationError, DeadlineExceededError
 
 
@@ -64,30 +61,6 @@ def test_each_time_without_answers_is_warned_of_once(
     away = DeadlineExceededError("no answer")
     _after(away, None, away, away, None)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-
-
-def test_a_takeover_during_a_request_does_not_end_the_thread() -> None:
-    with closing(Connections(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as connections:
-        membership = GroupMembership(
-            connections,
-            "group",
-            max_members=2,
-            group_timeout_ms=1_000,
-            watch=lambda: True,
-            at_end=lambda: None,
-        )
-
-        class TakenOver(Member):
-            @property
-            def owned(self) -> frozenset[IdPartition]:
-                # As another thread's takeover does between two members.
-                membership._members.clear()
-                return frozenset()
-
-        names = ("spark-eos-0", "spark-eos-1")
-        membership._members = {name: TakenOver(name, "id", 1) for name in names}
-        assert not membership._is_beat_due(0.1)
-        assert membership._members == {}
 
 
 def test_heartbeats_are_sent_in_time_although_the_jvm_is_slow(

@@ -31,7 +31,6 @@ _SERVERS = {"bootstrap.servers": "a:1"}
     [
         {"group_id": " "},
         {"checkpoint_location": ""},
-        {"max_members": 0},
         {"max_transaction_records": "many"},
         {"max_block_ms": 0},
         {"metadata_max_idle_ms": -1},

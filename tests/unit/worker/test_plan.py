@@ -7,7 +7,7 @@ import pytest
 
 from spark_eos._kafka.offset_metadata import KnownPartitions
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._kafka.transactions import MemberIdentity
+from spark_eos._kafka.transactions import Assignment, MemberIdentity
 from spark_eos._worker import plan
 from spark_eos._worker.plan import (
     BatchRange,
@@ -94,20 +94,21 @@ def test_new_partitions_begin_at_the_groups_offsets() -> None:
     assert records_of(BatchRange(1, {_A0: 5}, {_A0: 8, _A1: 9}), {_A0: 7, _A1: 2}) == 3 + 7
 
 
-def test_what_has_no_member_is_not_planned() -> None:
+def test_partitions_that_are_not_assigned_are_not_planned() -> None:
     batch = BatchRange(
         1,
         {_A0: 5, _A1: 5},
         {_A0: 8, _A1: 8, _A2: 3},
     )
     known = KnownPartitions().including([_A0, _A1], {})
-    planned = plan.batch_plan(batch, {_A0: 6}, {_A0: _MEMBER}, {"a": _TOPIC}, known)
-    expected = plan.PartitionPlan(_TOPIC, 5, 8, 6, _MEMBER, known.metadata("a"))
-    assert planned == {_A0: expected}
+    assignment = Assignment(_MEMBER, frozenset([_A0]))
+    planned = plan.batch_plan(batch, {_A0: 6}, assignment, {"a": _TOPIC}, known)
+    expected = plan.PartitionPlan(_TOPIC, 5, 8, 6, known.metadata("a"))
+    assert planned == plan.BatchPlan(_MEMBER, {_A0: expected})
 
 
 def test_a_worker_reads_a_plan_once() -> None:
-    part = PartitionPlan(_TOPIC, 0, 9, 3, _MEMBER, "text")
+    part = PartitionPlan(_TOPIC, 0, 9, 3, "text")
     planned = Shared({_A0: part, _A1: part})
     text = pickle.dumps(planned)
     first, second = (pickle.loads(text) for _ in range(2))  # noqa: S301 - its own
