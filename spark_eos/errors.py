@@ -196,7 +196,7 @@ class ForeignMemberError(SparkEosError):
 
 
 class FencedByNewerRunError(SparkEosError):
-    """Another run of the same group has taken over its members.
+    """Another run of the same group has taken over its member.
 
     For example:
 

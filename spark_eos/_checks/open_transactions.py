@@ -67,7 +67,7 @@ class OpenTransactions:
 
     def end_after_stop(self, seconds: float) -> None:
         """End cancelled tasks' transactions until all tasks have stopped or a newer run joins."""
-        # The run's members have left the group, so nobody can commit offsets any more.
+        # The run's member has left the group, so nobody can commit offsets any more.
         until = time.monotonic() + seconds
         try:
             while True:

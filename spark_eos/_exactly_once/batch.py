@@ -234,7 +234,7 @@ class Run:
         return self._membership.newer_run()
 
     def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
-        """End the run cleanly: its members leave the group. May be called again."""
+        """End the run cleanly: its member leaves the group. May be called again."""
         sweeps = False
         self.leaving = True
         try:
@@ -265,7 +265,7 @@ class Run:
             self._start.close()
 
     def abandon(self) -> None:
-        """End the run without leaving the group, so that a newer run can take over its members."""
+        """End the run without leaving the group, so that a newer run can take over its member."""
         self._membership.abandon()
         self._start.close()
 

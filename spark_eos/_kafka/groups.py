@@ -51,15 +51,6 @@ class DescribedGroup:
     epoch: int | None = None
     assignment_epoch: int | None = None
 
-    @property
-    def stable(self) -> bool:
-        """True if every member has the partitions of the latest target assignment."""
-        return (
-            self.state == "Stable"
-            and self.epoch is not None
-            and self.epoch == self.assignment_epoch
-        )
-
 
 UNKNOWN: Final = DescribedGroup()
 """A group whose coordinator does not answer."""

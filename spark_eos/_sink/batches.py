@@ -108,7 +108,7 @@ class SinkRun:
                 with expressions_judged(batch, self._group_id):
                     return self._run.write(batch)
         except BaseException as error:
-            # Spark ends the query; the next run takes the members over or joins again.
+            # Spark ends the query; the next run takes the member over or joins again.
             stopped = runtime.stopped(error)
             task_grace_s = runtime.task_kill_grace_s if stopped is not None else 0.0
             self.leave(task_grace_s, background=runtime.stop_waits)
@@ -136,13 +136,13 @@ class SinkRun:
             raise
 
     def abandon(self) -> None:
-        """End the run without leaving the group, so that a newer run can take over its members."""
+        """End the run without leaving the group, so that a newer run can take over its member."""
         if not self.ended:
             self.ended = True
             self._run.abandon()
 
     def leave(self, task_kill_grace_s: float = 0.0, *, background: bool = False) -> None:
-        """Make the run's members leave the group, unless the run has ended. See `Run.leave`."""
+        """Make the run's member leave the group, unless the run has ended. See `Run.leave`."""
         if not self.ended:
             self.ended = True
             self._run.leave(task_kill_grace_s, background=background)

@@ -345,10 +345,10 @@ class ExactlyOnceSink:
         self._batches(frame, batch_id)
 
     def close(self) -> None:
-        """Make the group's members leave now; for use after the query has stopped.
+        """Make the query's group member leave now; for use after the query has stopped.
 
-        Optional: the members leave by themselves about a second after the query ends, or when the
-        driver exits. On Spark Connect, the client does not hold the members. This also closes the
+        Optional: the member leaves by itself about a second after the query ends, or when the
+        driver exits. On Spark Connect, the client does not hold the member. This also closes the
         connections of a start that led to no batch, which otherwise stay open until the sink is
         garbage-collected. May be called again.
         """

@@ -66,7 +66,8 @@ class ManualMembers:
 
         def stable() -> bool:
             self.heartbeat()
-            return groups.describe_group(self.connections, self.group_id, deadline()).stable
+            group = groups.describe_group(self.connections, self.group_id, deadline())
+            return group.state == "Stable" and group.epoch == group.assignment_epoch
 
         until(stable, lambda: f"group {self.group_id} to be stable")
         self.heartbeat()

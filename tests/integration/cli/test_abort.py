@@ -55,7 +55,7 @@ def test_an_open_transaction_is_shown_and_ended(flow: Flow) -> None:
         assert result.exit_code == 0, result.output
         assert "a query may be running" in result.stdout
         client = f"client id spark-eos-{socket.gethostname()}-{os.getpid()} on host 127.0.0.1"
-        assert f"{client}: 2 members" in " ".join(result.stdout.split())
+        assert f"{client}: 1 member" in " ".join(result.stdout.split())
         assert "End 1 open transaction? [y/N]: y" in result.stdout
         assert result.stdout.endswith("Ended 1 open transaction.\n")
         assert document(flow)["open_transactions"] == []

@@ -87,7 +87,7 @@ def test_a_coordinator_that_has_left_does_not_go_on(flow: Flow) -> None:
     with started(flow) as group:
         assert heartbeat in names()
         group.leave()
-        with pytest.raises(errors.SparkEosError, match="have left group"):
+        with pytest.raises(errors.SparkEosError, match="has left group"):
             group.check()
         until(lambda: heartbeat not in names(), lambda: f"the heartbeat thread to end: {names()}")
 

@@ -101,14 +101,14 @@ def test_a_transaction_not_ended_in_time_is_left_to_the_brokers(
     with (
         caplog.at_level(logging.INFO, "spark_eos"),
         running(proxied_flow) as runs,
-        transactions(proxied_flow, runs.run._membership) as writing,
     ):
         runs.batch(1, 1)
-        writing.add(rows(proxied_flow, 0, 1))
-        (name,) = until(proxied_flow.open_transactions, lambda: "an open transaction")
-        proxy.on(InitProducerIdRequest, faults.DropRequest(), times=None)
-        runs.run.leave(task_kill_grace_s=0.1)
-        proxy.reset()
+        with transactions(proxied_flow, runs.run._membership) as writing:
+            writing.add(rows(proxied_flow, 0, 1))
+            (name,) = until(proxied_flow.open_transactions, lambda: "an open transaction")
+            proxy.on(InitProducerIdRequest, faults.DropRequest(), times=None)
+            runs.run.leave(task_kill_grace_s=0.1)
+            proxy.reset()
     assert f"the open transaction of {name} is left to the brokers: " in caplog.text
     assert "open transactions are left" not in caplog.text
 

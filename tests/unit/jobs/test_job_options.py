@@ -21,7 +21,7 @@ from support.jobs import GIVEN, job
         (["--log-format", "xml"], "'xml' is not one of 'text', 'json'"),
         (["--metrics-port", "0"], "0 is not in the range 1<=x<=65535"),
         # Options of the sink, by the names under which they are given.
-        (["--max-members", "0"], "--max-members must be a number above 0, not 0"),
+        (["--max-attempts", "0"], "--max-attempts must be a number above 0, not 0"),
         (
             ["--max-transaction-ms", "60000"],
             "--max-transaction-ms=60000 must be below --transaction-timeout-ms=60000",

@@ -106,7 +106,7 @@ def test_what_the_writer_does_not_have(name: str) -> None:
 
 def test_each_value_object_option_has_its_own_help_and_flat_name() -> None:
     options = list(flat_options())
-    assert len(options) == len(FLAT) == 19
+    assert len(options) == len(FLAT) == 18
     assert all(option.help.endswith(".") for option in options)
     for argument, kind in GROUPS.items():
         names = [option.field for option in options if option.argument == argument]
