@@ -130,7 +130,8 @@ class _Replay:
         self._holders: dict[int, Transaction] = {}
         self._tasks: dict[Transaction, int] = {}
         self._last: dict[tuple[str, int], Transaction] = {}
-        self._repeated: set[tuple[Transaction, str]] = set()  # requests that were sent before
+        self._asked: set[tuple[Transaction, str]] = set()  # requests that were sent before
+        self._repeats: set[int] = set()  # numbers of requests that were sent again
         self._unacknowledged: dict[Transaction, set[int]] = defaultdict(set)
         # Requests that may still arrive: the kind, and the task or run.
         self._under_way: dict[int, tuple[str, int]] = {}
@@ -379,17 +380,20 @@ class _Replay:
         if kind == "TxnOffsetCommit" and self._unacknowledged[one]:
             raise DisallowedError(kind, f"{one} has records that are not acknowledged")
 
+        if (one, kind) in self._asked:
+            self._repeats.add(number)
+        self._asked.add((one, kind))
+
         def take(state: State) -> Iterator[State]:
             request = pending(state, kind, task)
             if request is None:
-                if (one, kind) in self._repeated:  # The first request may have arrived.
+                if number in self._repeats:  # The first request may have arrived.
                     yield state
             elif kind != "TxnOffsetCommit" or request.offset == offset:
                 yield state
 
         self._model.go(kind, f"{one} has not come to it", take)
         self._model.steps -= 1  # The step counts when the request arrives.
-        self._repeated.add((one, kind))
         self._under_way[number] = kind, task
 
     def _begins(self, one: Transaction) -> None:
@@ -468,8 +472,9 @@ class _Replay:
                 return
             request = pending(state, kind, task)
             if request is None:
-                # The request has arrived before, or only adds partitions to an open transaction.
-                if accepted or one.lost or kind == "AddPartitionsToTxn":
+                # The request has arrived before, or only adds partitions to an open transaction. If
+                # a process was frozen in the meantime, its repeated request may be refused.
+                if accepted or one.lost or number in self._repeats or kind == "AddPartitionsToTxn":
                     yield state
             elif not accepted:
                 yield state

@@ -88,6 +88,15 @@ def test_a_growing_transaction_may_be_answered_not_coordinator() -> None:
     assert seen.replayed().problems == []
 
 
+def test_a_repeated_request_may_be_refused_although_the_first_was_accepted() -> None:
+    seen = _Altered()
+    asked = seen.requests("TxnOffsetCommit")[-1]
+    answer = {**seen.answer(asked), "at": seen.events[-1]["at"], "answer": len(seen.events)}
+    answer["codes"] = [[*where, 47] for *where, _ in answer["codes"]]
+    seen.events += [{**asked, "at": answer["at"]}, answer]
+    assert seen.replayed().problems == []
+
+
 def _not_fenced(seen: _Altered) -> None:
     """The second run continues as the first run's member."""
     joined = seen.requests("ConsumerGroupHeartbeat", instance="spark-eos-0", epoch=0)
