@@ -13,11 +13,11 @@ from pyspark.sql import types as T
 
 from spark_eos.schemas.avro_bytes import Checker
 from spark_eos.schemas.avro_changes import check_changes, exact_first
-from spark_eos.schemas.avro_columns import Schemas, columns_of
+from spark_eos.schemas.avro_columns import columns_of
 from spark_eos.schemas.avro_defaults import Defaults, make_plain
 from spark_eos.schemas.avro_rows import rows_of
 from spark_eos.schemas.avro_types import kind_of, without_invalid
-from spark_eos.schemas.formats import Codec, Format, Schema, with_others
+from spark_eos.schemas.formats import Format, Schema, Together
 from spark_eos.schemas.kinds import PRIMITIVES, Kind, Place, said
 
 _VALUE: Final = "value"
@@ -75,18 +75,14 @@ class Avro(Format):
                 field["type"] = _with_names(field["type"])
         return plain
 
-    def decoder(self, writer: "Avro") -> Codec:
-        """Return a codec that reads ordinary records together, and others one by one."""
-        one_by_one = super().decoder(writer)
-        pair = Schemas(writer.top, self.top, writer.named, self.named)
-        return with_others(columns_of(pair, self._default, self.kind.arrow), one_by_one)
+    def _columns(self, writer: "Avro") -> Together:
+        return columns_of(writer, self)
 
-    def encoder(self, column: T.DataType) -> Codec:
-        """Return a codec that writes ordinary rows together, and others one by one."""
-        one_by_one = super().encoder(column)
-        return with_others(rows_of(self.top, self.named, column, self.kind.arrow), one_by_one)
+    def _rows(self, column: T.DataType) -> Together:
+        return rows_of(self, column)
 
-    def _default(self, value: Any, schema: Any) -> pa.Array:
+    def default(self, value: Any, schema: Any) -> pa.Array:
+        """Return the default of a field of a type, as a column with one row."""
         value = Defaults(self.named).whole(value, schema)
         return kind_of(schema, self.named, Place()).array([value])
 

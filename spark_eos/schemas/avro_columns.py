@@ -5,14 +5,18 @@ reports errors in records, so this module refuses anything doubtful.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from spark_eos.schemas.avro_parts import blocks, leaf, resolved, text
-from spark_eos.schemas.columns import OneByOne, Read
-from spark_eos.schemas.cursor import Batch, Cursor, placed
+from spark_eos.schemas.columns import Read, reading
+from spark_eos.schemas.cursor import Cursor, placed
+from spark_eos.schemas.formats import OneByOne, Together
+
+if TYPE_CHECKING:
+    from spark_eos.schemas.avro import Avro
 
 # Lossless promotions.
 _PROMOTED: Final = {("int", "long"), ("int", "double"), ("float", "double")}
@@ -24,46 +28,18 @@ _DEEPEST: Final = 50
 _MOST: Final = 20_000
 
 
-class Schemas(NamedTuple):
-    """A writer's and a reader's schema, as parsed by fastavro, and their named types."""
-
-    writer: Any
-    reader: Any
-    written: Mapping[str, Any]
-    named: Mapping[str, Any]
-
-
-def columns_of(
-    schemas: Schemas, default: Callable[[Any, Any], pa.Array], kind: pa.DataType
-) -> Callable[[pa.Array], tuple[pa.Array, np.ndarray]] | None:
-    """Return a function that reads payloads into a column, or None if the schemas are refused.
-
-    The function also returns the numbers of the rows that it leaves out. ``default`` takes the
-    default and the type of a field in the reader's schema, and returns a column with one row.
-    """
-    try:
-        read = _Plans(schemas, default).of(schemas.writer, schemas.reader, kind)
-    except Exception:  # noqa: BLE001 - OneByOne, or an invalid schema, which fastavro reports
-        return None
-
-    def columns(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
-        batch = Batch(payloads)
-        cursor = batch.cursor()
-        column = read(cursor)
-        cursor.finish()
-        if column.type != kind:
-            raise TypeError
-        return column, np.flatnonzero(batch.bad)
-
-    return columns
+def columns_of(writer: "Avro", reader: "Avro") -> Together:
+    """Return a function that reads payloads; raise any error if the schemas are refused."""
+    kind = reader.kind.arrow
+    return reading(_Plans(writer, reader).of(writer.top, reader.top, kind), kind)
 
 
 class _Plans:
     """Makes the functions that read each type, for a writer's and a reader's schema."""
 
-    def __init__(self, schemas: Schemas, default: Callable[[Any, Any], pa.Array]) -> None:
-        self._written, self._named = schemas.written, schemas.named
-        self._default = default
+    def __init__(self, writer: "Avro", reader: "Avro") -> None:
+        self._written, self._named = writer.named, reader.named
+        self._default = reader.default
         # The writer's records that enclose the current type, used to refuse recursive records.
         self._within: list[str] = []
         self._levels = 0

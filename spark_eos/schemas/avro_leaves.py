@@ -9,7 +9,8 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.schemas.avro_kinds import UNITS
-from spark_eos.schemas.columns import OneByOne, Write, sizes_of, texts_to_write, values_of
+from spark_eos.schemas.columns import Write, sizes_of, texts_to_write, values_of
+from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.sheet import Sheet
 
 _LONGEST: Final = 2**63 - 1

@@ -7,8 +7,9 @@ import numpy as np
 import pyarrow as pa
 
 from spark_eos.schemas.avro_kinds import UNITS
-from spark_eos.schemas.columns import OneByOne, Read, containers, of_values, offsets_of, read_texts
+from spark_eos.schemas.columns import Read, containers, of_values, offsets_of, read_texts
 from spark_eos.schemas.cursor import Cursor, placed
+from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.kinds import PRIMITIVES
 
 # Number of digits that always fit into a 64-bit integer.

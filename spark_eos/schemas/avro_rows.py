@@ -4,7 +4,7 @@ As in `avro_columns`, anything doubtful is refused here, and fastavro writes it 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,36 +13,21 @@ from pyspark.sql import types as T
 
 from spark_eos.schemas.avro_leaves import leaf, text
 from spark_eos.schemas.avro_parts import resolved
-from spark_eos.schemas.columns import OneByOne, Write, offsets_of, repeated_keys
+from spark_eos.schemas.columns import Write, offsets_of, repeated_keys, writing
+from spark_eos.schemas.formats import OneByOne, Together
 from spark_eos.schemas.sheet import Sheet
+
+if TYPE_CHECKING:
+    from spark_eos.schemas.avro import Avro
 
 # Maximum number of members in a union with one-byte indexes.
 _MOST_MEMBERS: Final = 64
 _DEEPEST: Final = 50
 
 
-def rows_of(
-    schema: Any, named: Mapping[str, Any], column: T.DataType, kind: pa.DataType
-) -> Callable[[pa.Array], tuple[pa.Array, np.ndarray]] | None:
-    """Return a function that writes a column, or None if the schema is refused.
-
-    The function also returns the numbers of the rows that it leaves out.
-    """
-    try:
-        write = _Plans(named).of(schema, column, kind)
-    except Exception:  # noqa: BLE001 - OneByOne, or an invalid schema, which fastavro reports
-        return None
-
-    def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
-        sheet = Sheet(np.arange(len(array)), np.zeros(len(array), bool))
-        valid = np.asarray(array.is_valid())
-        write(sheet, array, valid)
-        made = sheet.joined()
-        if not valid.all():
-            made = pc.if_else(pa.array(valid), made, pa.scalar(None, pa.binary()))
-        return made, np.flatnonzero(sheet.bad & valid)
-
-    return rows
+def rows_of(own: "Avro", column: T.DataType) -> Together:
+    """Return a function that writes a column; raise any error if the schema is refused."""
+    return writing(_Plans(own.named).of(own.top, column, own.kind.arrow))
 
 
 class _Plans:

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_eos._worker.records import is_utf8
-from spark_eos.errors import PrintableError
-from spark_eos.schemas.cursor import Cursor
+from spark_eos.schemas.cursor import Batch, Cursor
+from spark_eos.schemas.formats import Together
 from spark_eos.schemas.sheet import Sheet
 
 Read = Callable[[Cursor], pa.Array]
@@ -18,8 +18,37 @@ Write = Callable[[Sheet, pa.Array, np.ndarray], None]
 """Writes a column's values where a mask is true; elsewhere the column is null."""
 
 
-class OneByOne(PrintableError):  # noqa: N818 - no error: the format's own code handles the schema
-    """A schema, or a part of a schema, whose rows are left to the format's own code."""
+def reading(read: Read, kind: pa.DataType, prefix: bytes = b"") -> Together:
+    """Return a function that reads payloads, which begin with ``prefix``, into a column."""
+
+    def columns(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        batch = Batch(payloads)
+        cursor = batch.cursor()
+        if prefix:
+            cursor.refuse(~cursor.follows(prefix))
+            cursor.move(len(prefix))
+        column = read(cursor)
+        cursor.finish()
+        if column.type != kind:
+            raise TypeError
+        return column, np.flatnonzero(batch.bad)
+
+    return columns
+
+
+def writing(write: Write) -> Together:
+    """Return a function that writes a column as payloads."""
+
+    def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
+        sheet = Sheet(np.arange(len(array)), np.zeros(len(array), bool))
+        valid = np.asarray(array.is_valid())
+        write(sheet, array, valid)
+        made = sheet.joined()
+        if not valid.all():
+            made = pc.if_else(pa.array(valid), made, pa.scalar(None, pa.binary()))
+        return made, np.flatnonzero(sheet.bad & valid)
+
+    return rows
 
 
 def of_values(values: np.ndarray, kind: pa.DataType) -> pa.Array:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as T
 
-from spark_eos.errors import ConfigurationError, SchemaError, SparkEosError
+from spark_eos.errors import ConfigurationError, PrintableError, SchemaError, SparkEosError
 from spark_eos.schemas.kinds import BadRows, CodecResult, Kind, coded, each, typed
 
 
@@ -31,6 +31,10 @@ class Schema:
 Codec = Callable[[pa.Array], CodecResult]
 Together = Callable[[pa.Array], tuple[pa.Array, np.ndarray]]
 """Reads or writes all rows of a batch together; also returns the numbers of rows left out."""
+
+
+class OneByOne(PrintableError):  # noqa: N818 - no error: the rows are coded one by one
+    """Raised for a schema, or a part of it, whose rows can't be coded together."""
 
 
 class Format(ABC):
@@ -52,6 +56,14 @@ class Format(ABC):
 
     def decoder(self, writer: Any) -> Codec:
         """Return a codec that decodes payloads of a writer's schema; payloads must not be null."""
+        return _with_others(lambda: self._columns(writer), self.decoder_by_row(writer))
+
+    def encoder(self, column: T.DataType) -> Codec:
+        """Check a column's type; return a codec that encodes columns. Nulls stay null."""
+        return _with_others(lambda: self._rows(column), self.encoder_by_row(column))
+
+    def decoder_by_row(self, writer: Any) -> Codec:
+        """Return a codec like `decoder` that reads records one by one, and reports all errors."""
         kind = self.kind
         with _judged(self.title):
             read = self._reader(writer)
@@ -63,8 +75,8 @@ class Format(ABC):
 
         return decode
 
-    def encoder(self, column: T.DataType) -> Codec:
-        """Check a column's type; return a function that encodes columns. Nulls stay null."""
+    def encoder_by_row(self, column: T.DataType) -> Codec:
+        """Return a codec like `encoder` that writes rows one by one, and reports all errors."""
         kind = self.kind
         kind.check(column, "")
         with _judged(self.title):
@@ -92,6 +104,14 @@ class Format(ABC):
     def _kind(self) -> Kind: ...
 
     @abstractmethod
+    def _columns(self, writer: Any) -> Together:
+        """Return a function that reads the writer's payloads together; any error means no."""
+
+    @abstractmethod
+    def _rows(self, column: T.DataType) -> Together:
+        """Return a function that writes columns of a type together; any error means no."""
+
+    @abstractmethod
     def _reader(self, writer: Any) -> Callable[[bytes], Any]:
         """Return a function that reads the writer's payloads, by the format's own rules."""
 
@@ -107,9 +127,11 @@ class Format(ABC):
         """Return an error text for a value that can't be written."""
 
 
-def with_others(together: Together | None, one_by_one: Codec) -> Codec:
+def _with_others(make: Callable[[], Together], one_by_one: Codec) -> Codec:
     """Return a codec that handles rows together, and rows that this leaves out one by one."""
-    if together is None:
+    try:
+        together = make()
+    except Exception:  # noqa: BLE001 - OneByOne, or an invalid schema
         return one_by_one
 
     def code(rows: pa.Array) -> CodecResult:

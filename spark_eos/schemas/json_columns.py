@@ -12,9 +12,9 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos.schemas.columns import OneByOne, offsets_of
+from spark_eos.schemas.columns import offsets_of
 from spark_eos.schemas.cursor import bounds_and_bytes
-from spark_eos.schemas.formats import Together
+from spark_eos.schemas.formats import OneByOne, Together
 from spark_eos.schemas.json_types import Date, DateTime, Object
 from spark_eos.schemas.kinds import Kind, judged, typed
 from spark_eos.schemas.nested import List, Map
@@ -33,12 +33,9 @@ def _text(value: str | float) -> str:
     return orjson.dumps(value).decode()
 
 
-def columns_of(kind: Kind, valid: Callable[[Any], bool]) -> Together | None:
-    """Return a function that converts payloads to a column; None if it can't read the kind."""
-    try:
-        raw = _raw_type(kind)
-    except OneByOne:
-        return None
+def columns_of(kind: Kind, valid: Callable[[Any], bool]) -> Together:
+    """Return a function that converts payloads to a column; raise OneByOne for maps."""
+    raw = _raw_type(kind)
 
     def convert(array: pa.Array) -> pa.Array:
         return _from_raw(kind, array.take(np.arange(len(array))) if array.offset else array)
@@ -107,15 +104,12 @@ def _from_raw(kind: Kind, array: pa.Array) -> pa.Array:
     return kind.array(array)
 
 
-def rows_of(kind: Kind, valid: Callable[[Any], bool] | None) -> Together | None:
-    """Return a function that converts a column to payloads; None if it can't write the kind.
+def rows_of(kind: Kind, valid: Callable[[Any], bool] | None) -> Together:
+    """Return a function that converts a column to payloads; raise OneByOne for maps.
 
     ``valid`` is None if all of the column's values are valid.
     """
-    try:
-        _raw_type(kind)
-    except OneByOne:
-        return None
+    _raw_type(kind)
 
     def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
         texts = _texts(kind, array)

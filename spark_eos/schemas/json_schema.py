@@ -12,7 +12,7 @@ import jsonschema_rs
 import orjson
 from pyspark.sql import types as T
 
-from spark_eos.schemas.formats import Codec, Format, Schema, with_others
+from spark_eos.schemas.formats import Format, Schema, Together
 from spark_eos.schemas.json_columns import columns_of, rows_of
 from spark_eos.schemas.json_types import Column, Resolver, column_of
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
@@ -94,21 +94,16 @@ class JsonSchema(Format):
         """A validator of the columns' types, which a writer's schema may leave open."""
         return jsonschema_rs.validator_for(self._column.shape, validate_formats=True, mask=_MASK)
 
-    def decoder(self, writer: "JsonSchema") -> Codec:
-        """Return a codec that reads records together, and doubtful records one by one."""
-        one_by_one = super().decoder(writer)
+    def _columns(self, writer: "JsonSchema") -> Together:
         fits, valid = self._shape.is_valid, writer.validator.is_valid
         implied = writer is self and not self._column.beyond
         check = fits if implied else lambda value: fits(value) and valid(value)
-        return with_others(columns_of(self.kind, check), one_by_one)
+        return columns_of(self.kind, check)
 
-    def encoder(self, column: T.DataType) -> Codec:
-        """Return a codec that writes rows together, and doubtful rows one by one."""
-        one_by_one = super().encoder(column)
+    def _rows(self, _column: T.DataType) -> Together:
         # A column never has fields that its schema lacks.
         implied = self._column.beyond <= {"additionalProperties"}
-        valid = None if implied else self.validator.is_valid
-        return with_others(rows_of(self.kind, valid), one_by_one)
+        return rows_of(self.kind, None if implied else self.validator.is_valid)
 
     def _reader(self, writer: "JsonSchema") -> Callable[[bytes], Any]:
         validate, validate_shape = writer.validator.validate, self._shape.validate

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.formats import Codec, Format, Schema, with_others
+from spark_eos.schemas.formats import Format, Schema, Together
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 from spark_eos.schemas.protobuf_columns import columns_of
 from spark_eos.schemas.protobuf_files import file_of
@@ -81,17 +81,13 @@ class Protobuf(Format):
         # Rows of the first message may have been found in either way.
         return {name: np.sort(np.array(own)) for name, own in rows.items()}
 
-    def decoder(self, writer: "Protobuf") -> Codec:
-        """Return a codec that reads ordinary messages together, and others one by one."""
-        one_by_one = super().decoder(writer)
-        own = writer.indexes(self.name)
-        descriptors = writer.descriptor(self.name), self.descriptor(self.name)
-        return with_others(columns_of(*descriptors, self.kind, _prefix(own or ())), one_by_one)
+    def _columns(self, writer: "Protobuf") -> Together:
+        prefix = _prefix(writer.indexes(self.name) or ())
+        own, other = self.descriptor(self.name), writer.descriptor(self.name)
+        return columns_of(other, own, self.kind, prefix)
 
-    def encoder(self, column: T.DataType) -> Codec:
-        """Return a codec that writes ordinary rows together, and others one by one."""
-        one_by_one = super().encoder(column)
-        return with_others(rows_of(self.descriptor(self.name), self.kind), one_by_one)
+    def _rows(self, _column: T.DataType) -> Together:
+        return rows_of(self.descriptor(self.name), self.kind)
 
     def _reader(self, writer: "Protobuf") -> Callable[[bytes], Any]:
         own = writer.indexes(self.name)

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.descriptor import FieldDescriptor as F
 
-from spark_eos.schemas.columns import OneByOne, Read, containers, offsets_of, read_texts
-from spark_eos.schemas.cursor import Batch, Cursor, placed
-from spark_eos.schemas.formats import Together
+from spark_eos.schemas.columns import Read, containers, offsets_of, read_texts, reading
+from spark_eos.schemas.cursor import Cursor, placed
+from spark_eos.schemas.formats import OneByOne, Together
 from spark_eos.schemas.kinds import Kind
 from spark_eos.schemas.nested import List, Map
 from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Message, Time, Wrapper
@@ -37,26 +37,14 @@ Field = Callable[[Cursor], tuple[pa.Array, np.ndarray]]
 """Reads a field, as its default or null if absent; also returns a mask of where it is present."""
 
 
-def columns_of(writer: Any, reader: Any, kind: Kind, prefix: bytes) -> Together | None:
-    """Return a function that reads payloads into a column, or None if the schemas are refused.
+def columns_of(writer: Any, reader: Any, kind: Kind, prefix: bytes) -> Together:
+    """Return a function that reads payloads; raise any error if the schemas are refused.
 
     ``writer`` and ``reader`` are descriptors; ``prefix`` is the message's indexes.
     """
     if len(prefix) > _LONGEST_PREFIX:
-        return None
-    try:
-        read = _message(writer, reader, kind, 0)
-    except Exception:  # noqa: BLE001 - OneByOne, or one of Protobuf's own types with other fields
-        return None
-
-    def columns(payloads: pa.Array) -> tuple[pa.Array, np.ndarray]:
-        batch = Batch(payloads)
-        cursor = batch.cursor()
-        cursor.refuse(~cursor.follows(prefix))
-        cursor.move(len(prefix))
-        return read(cursor), np.flatnonzero(batch.bad)
-
-    return columns
+        raise OneByOne
+    return reading(_message(writer, reader, kind, 0), kind.arrow, prefix)
 
 
 def _message(writer: Any, reader: Any, kind: Kind, level: int) -> Read:

@@ -9,8 +9,9 @@ import pyarrow.compute as pc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor as F
 
-from spark_eos.schemas.columns import OneByOne, Write, repeated_keys
+from spark_eos.schemas.columns import Write, repeated_keys
 from spark_eos.schemas.cursor import unzigzag
+from spark_eos.schemas.formats import OneByOne
 from spark_eos.schemas.nested import Map
 from spark_eos.schemas.protobuf_leaves import Style, add_content, raw_of
 from spark_eos.schemas.protobuf_wire import LEN, tag, wire_type

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_eos.schemas.columns import OneByOne, Write, offsets_of
-from spark_eos.schemas.formats import Together
+from spark_eos.schemas.columns import Write, offsets_of, writing
+from spark_eos.schemas.formats import OneByOne, Together
 from spark_eos.schemas.kinds import Kind, typed
 from spark_eos.schemas.nested import List, Map
 from spark_eos.schemas.protobuf_kinds import SCALARS, Message, Time, Wrapper
@@ -23,23 +23,9 @@ from spark_eos.schemas.sheet import Sheet
 _DEEPEST: Final = 50
 
 
-def rows_of(descriptor: Any, kind: Kind) -> Together | None:
-    """Return a function that writes a column as payloads, or None if the schema is refused."""
-    try:
-        write = _fields(descriptor, kind.fields, 0)
-    except Exception:  # noqa: BLE001 - OneByOne, or one of Protobuf's own types with other fields
-        return None
-
-    def rows(array: pa.Array) -> tuple[pa.Array, np.ndarray]:
-        sheet = Sheet(np.arange(len(array)), np.zeros(len(array), bool))
-        valid = np.asarray(array.is_valid())
-        write(sheet, array, valid)
-        made = sheet.joined()
-        if not valid.all():
-            made = pc.if_else(pa.array(valid), made, pa.scalar(None, pa.binary()))
-        return made, np.flatnonzero(sheet.bad & valid)
-
-    return rows
+def rows_of(descriptor: Any, kind: Kind) -> Together:
+    """Return a function that writes a column; raise any error if the schema is refused."""
+    return writing(_fields(descriptor, kind.fields, 0))
 
 
 def _fields(descriptor: Any, kinds: Mapping[str, Kind], level: int) -> Write:

@@ -6,8 +6,9 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.descriptor import FieldDescriptor as F
 
-from spark_eos.schemas.columns import OneByOne, offsets_of
+from spark_eos.schemas.columns import offsets_of
 from spark_eos.schemas.cursor import Cursor, unzigzag
+from spark_eos.schemas.formats import OneByOne
 
 VARINT: Final = 0
 I64: Final = 1

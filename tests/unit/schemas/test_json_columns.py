@@ -9,11 +9,9 @@ import pyarrow as pa
 import pytest
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas import json_columns
-from spark_eos.schemas.formats import Codec, Format, Schema, format_of
+from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.json_schema import JsonSchema
-from spark_eos.schemas.kinds import CodecResult
-from support.schema_codecs import column, spark_type, write
+from support.schema_codecs import column, counted, read_alike, spark_type, write, written_alike
 
 SEEDS = [*range(80), 436]
 ROWS = 20
@@ -134,11 +132,6 @@ class Made:
         )
 
 
-def same(array: pa.Array, other: pa.Array) -> bool:
-    """Return True if two columns are equal to the bit: 0.0 differs from -0.0, NaN equals NaN."""
-    return repr(array.to_pylist()) == repr(other.to_pylist()) and bool(array.type == other.type)
-
-
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_are_read_as_row_by_row(seed: int) -> None:
     made = Made(seed)
@@ -154,12 +147,9 @@ def test_records_are_read_as_row_by_row(seed: int) -> None:
     payloads += [made.damaged(payload) for payload in payloads]
     made.random.shuffle(payloads)
     rows = pa.array(payloads, pa.binary())
-    together, row_by_row = reader.decoder(writer)(rows), Format.decoder(reader, writer)(rows)
-    assert together.errors == row_by_row.errors
-    assert same(together.array, row_by_row.array)
+    read_alike(reader, writer, rows)
     # A slice, as Spark's batches may be.
-    part = reader.decoder(writer)(rows[3:-2])
-    assert same(part.array, row_by_row.array[3:-2])
+    read_alike(reader, writer, rows[3:-2])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -171,10 +161,7 @@ def test_columns_are_written_as_row_by_row(seed: int) -> None:
     rows = schema.decoder(schema)(pa.array(payloads, pa.binary())).array
     others = _with_other_values(rows, made.random)
     for values in (rows, others, others[2:-3], others[:0]):
-        together = schema.encoder(schema.kind.spark)(values)
-        row_by_row = Format.encoder(schema, schema.kind.spark)(values)
-        assert together.errors == row_by_row.errors
-        assert together.array.to_pylist() == row_by_row.array.to_pylist()
+        written_alike(schema, values)
 
 
 def _with_other_values(array: pa.Array, chance: random.Random) -> pa.Array:
@@ -196,7 +183,8 @@ def _with_other_values(array: pa.Array, chance: random.Random) -> pa.Array:
     return pa.array([other(value, array.type) for value in array.to_pylist()], array.type)
 
 
-def test_ordinary_records_are_left_to_nothing_else() -> None:
+def test_ordinary_records_are_not_coded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    left = counted(monkeypatch)
     kinds = {"s": "string", "i": "integer", "n": "number", "b": "boolean"}
     fields: dict[str, Any] = {name: {"type": kind} for name, kind in kinds.items()}
     fields["t"] = {"type": "string", "format": "date-time"}
@@ -207,48 +195,29 @@ def test_ordinary_records_are_left_to_nothing_else() -> None:
     values["t"] = "2026-01-01T00:00:00.5-01:00"
     payloads = [json.dumps(values).encode(), b'{"s":"a"}'] * 150
     rows = pa.array(payloads, pa.binary())
-    columns = json_columns.columns_of(schema.kind, schema.validator.is_valid)
-    assert columns is not None
-    array, left = columns(rows)
-    assert not len(left)
-    rows_of = json_columns.rows_of(schema.kind, schema.validator.is_valid)
-    assert rows_of is not None
-    payloads, left = rows_of(array)
-    assert not len(left)
-    assert payloads[0].as_py() == (
+    made = schema.encoder(schema.kind.spark)(schema.decoder(schema)(rows).array)
+    assert made.array[0].as_py() == (
         b'{"s":"a \\"b\\" 0f3e5","i":4611686018427387904,"n":0.25,"b":true,'
         b'"t":"2026-01-01T01:00:00.500000Z","l":["a",null]}'
     )
+    assert left == []
 
 
 def test_only_rows_in_doubt_are_coded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
+    left = counted(monkeypatch)
     format_: JsonSchema = format_of(
         Schema("JSON", '{"type": "object", "properties": {"f": {"type": "number"}}}')
     )
-    one_by_one = Format.decoder(format_, format_), Format.encoder(format_, format_.kind.spark)
-
-    def counted(codec: Codec) -> Codec:
-        def code(rows: pa.Array) -> CodecResult:
-            seen.append(len(rows))
-            return codec(rows)
-
-        return code
-
-    monkeypatch.setattr(Format, "decoder", lambda *_: counted(one_by_one[0]))
-    monkeypatch.setattr(Format, "encoder", lambda *_: counted(one_by_one[1]))
     made = format_.decoder(format_)(pa.array([b'{"f":1.5}', b"{", b'{"f":0.5}'], pa.binary()))
-    assert (seen, [*made.errors]) == ([1], [1])
+    assert (left, [*made.errors]) == ([1], [1])
     column = pa.array([{"f": 0.5}, {"f": float("nan")}, None], format_.kind.arrow)
     made = format_.encoder(format_.kind.spark)(column)
-    assert (seen, [*made.errors]) == ([1, 1], [1])
+    assert (left, [*made.errors]) == ([1, 1], [1])
 
 
 def test_schemas_with_maps_are_coded_row_by_row() -> None:
     text = {"type": "object", "properties": {"m": {"additionalProperties": {"type": "string"}}}}
     format_: JsonSchema = format_of(Schema("JSON", json.dumps(text)))
-    assert json_columns.columns_of(format_.kind, format_.validator.is_valid) is None
-    assert json_columns.rows_of(format_.kind, None) is None
     payloads = pa.array([b'{"m":{"a":"b"}}'], pa.binary())
     column = format_.decoder(format_)(payloads).array
     assert format_.encoder(format_.kind.spark)(column).array.to_pylist() == payloads.to_pylist()

@@ -11,23 +11,20 @@ from google.protobuf import message_factory
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas import protobuf as module
 from spark_eos.schemas import protobuf_maps, protobuf_rows
-from spark_eos.schemas.formats import Format, Schema, format_of
+from spark_eos.schemas.formats import OneByOne, Schema, format_of
 from spark_eos.schemas.protobuf import Protobuf
 from spark_eos.schemas.protobuf_columns import columns_of
 from support.random_protobuf import RandomProtobuf, compiled
+from support.schema_codecs import counted, read_alike, written_alike
 
 SEEDS = range(35)
 ROWS = 40
 
 
-def same(found: pa.Array, expected: pa.Array) -> bool:
-    """Whether two columns are the same; upb has maps in another order in each process."""
-    return repr(_sorted(found)) == repr(_sorted(expected)) and bool(found.type == expected.type)
-
-
 def _sorted(array: pa.Array) -> list[Any]:
+    """All values, with sorted maps: upb has them in another order in each process."""
+
     def value(one: Any, kind: pa.DataType) -> Any:
         if one is None:
             return None
@@ -51,7 +48,7 @@ def _made(seed: int) -> tuple[RandomProtobuf, Protobuf, Protobuf, Any]:
     writer = format_of(compiled(file))
     try:
         reader = writer if seed % 3 else format_of(compiled(made.changed(file)))
-        Format.decoder(reader, writer)
+        reader.decoder_by_row(writer)
     except SchemaError:
         pytest.skip("refused")
     return made, writer, reader, message_factory.GetMessageClass(writer.descriptor(writer.name))
@@ -69,11 +66,7 @@ def test_random_messages_whole_and_damaged_are_read_alike(seed: int) -> None:
     made.random.shuffle(payloads)
     # Not from its buffer's beginning.
     rows = pa.array(payloads, pa.binary())[3:]
-    found = reader.decoder(writer)(rows)
-    expected = Format.decoder(reader, writer)(rows)
-    found.array.validate(full=True)
-    assert found.errors == expected.errors
-    assert same(found.array, expected.array)
+    read_alike(reader, writer, rows, _sorted)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -83,14 +76,10 @@ def test_random_rows_are_written_alike_with_nulls_anywhere(seed: int) -> None:
     payloads = [
         b"\0" + message.SerializePartialToString(deterministic=True) for message in messages
     ]
-    rows = Format.decoder(writer, writer)(pa.array(payloads, pa.binary())).array
-    kind = writer.kind.spark
+    rows = writer.decoder_by_row(writer)(pa.array(payloads, pa.binary())).array
     others = _with_others(rows, made.random)
     for one in (rows, rows[5:], others, others[3:-3], rows[:0]):
-        found = writer.encoder(kind)(one)
-        expected = Format.encoder(writer, kind)(one)
-        assert found.errors == expected.errors
-        assert found.array.to_pylist() == expected.array.to_pylist()
+        written_alike(writer, one)
 
 
 def _with_others(rows: pa.Array, chance: random.Random) -> pa.Array:
@@ -153,50 +142,28 @@ VALUES: dict[str, Any] = {
 }
 
 
-def _counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many rows each call leaves to be read, or written, one by one."""
-    left: list[int] = []
-
-    def counting(make: Any) -> Any:
-        def made(*arguments: Any) -> Any:
-            together = make(*arguments)
-            assert together is not None
-
-            def call(rows: pa.Array) -> Any:
-                found, bad = together(rows)
-                left.append(len(bad))
-                return found, bad
-
-            return call
-
-        return made
-
-    for name in ("columns_of", "rows_of"):
-        monkeypatch.setattr(module, name, counting(getattr(module, name)))
-    return left
-
-
 def test_ordinary_messages_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = _counted(monkeypatch)
+    left = counted(monkeypatch)
     own = format_of(Schema("PROTOBUF", ORDINARY))
     make = message_factory.GetMessageClass(own.descriptor(own.name))
     messages = [make(**VALUES), make(), make(id="a", card="c", lines=[{}] * 7)]
     contents = [message.SerializeToString(deterministic=True) for message in messages]
     rows = pa.array([b"\0" + content for content in contents] * 10, pa.binary())
     found = own.decoder(own)(rows)
-    assert same(found.array, Format.decoder(own, own)(rows).array)
     assert own.encoder(own.kind.spark)(found.array).array.to_pylist() == contents * 10
-    assert left == [0, 0]
+    assert left == []
+    read_alike(own, own, rows, _sorted)
+    left.clear()
     # A list that is longer than most others is left to upb, which reads it faster.
     long = make(lines=[{"count": 1}] * 100).SerializeToString()
     twice = contents[0] + b"\x08\x01"
     damaged = [b"", b"\1", b"\0" + contents[0][:-1], b"\0" + twice, b"\0" + long, rows[0].as_py()]
     own.decoder(own)(pa.array(damaged, pa.binary()))
-    assert left == [0, 0, 5]
+    assert left == [5]
 
 
 def test_messages_are_read_and_skipped_by_other_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
-    left = _counted(monkeypatch)
+    left = counted(monkeypatch)
     writer = format_of(Schema("PROTOBUF", ORDINARY))
     make = message_factory.GetMessageClass(writer.descriptor(writer.name))
     rows = pa.array([b"\0" + make(**VALUES).SerializeToString()] * 3, pa.binary())
@@ -209,7 +176,7 @@ def test_messages_are_read_and_skipped_by_other_schemas(monkeypatch: pytest.Monk
     expected["numbers"] = [1, -(2**31), 0]
     assert found.array.to_pylist() == [expected] * 3
     assert found.errors == {}
-    assert left == [0]
+    assert left == []
 
 
 WIRE = """syntax = "proto2"; package shop; message A {
@@ -277,10 +244,7 @@ def test_what_is_odd_is_read_as_upb_does(around: tuple[bytes, bytes]) -> None:
     some = [b"\x08\x01\x82\x01\x02\x01\x02", b"", b"\x4a\x02\x08\x01"]
     payloads = [b"\0" + one for odd in ODD for one in (before + odd + after, *some)]
     for rows in (payloads, payloads[::-1], [b"\0" + odd for odd in ODD]):
-        array = pa.array(rows, pa.binary())
-        found, expected = own.decoder(own)(array), Format.decoder(own, own)(array)
-        assert found.errors == expected.errors
-        assert same(found.array, expected.array)
+        read_alike(own, own, pa.array(rows, pa.binary()), _sorted)
 
 
 def test_floats_have_the_same_bits() -> None:
@@ -293,7 +257,7 @@ def test_floats_have_the_same_bits() -> None:
         for single, double in zip(floats, doubles, strict=True)
     ]
     rows = pa.array(payloads, pa.binary())
-    found, expected = own.decoder(own)(rows).array, Format.decoder(own, own)(rows).array
+    found, expected = own.decoder(own)(rows).array, own.decoder_by_row(own)(rows).array
     for name, code in (("f", "<u4"), ("d", "<u8")):
         bits = [np.frombuffer(made.field(name).buffers()[1], code) for made in (found, expected)]
         assert bits[0].tolist() == bits[1][: len(rows)].tolist()
@@ -301,16 +265,7 @@ def test_floats_have_the_same_bits() -> None:
         pa.array(np.array(floats, "<u4").view("<f4")),
         pa.array(np.array(doubles, "<u8").view("<f8")),
     ]
-    assert _written_alike(own, pa.StructArray.from_arrays(columns, ["f", "d"])) == []
-
-
-def _written_alike(own: Protobuf, column: pa.Array, kind: Any = None) -> list[int]:
-    """Rows that have errors, which are the same both ways, as are the bytes of the others."""
-    kind = kind or own.kind.spark
-    found, expected = own.encoder(kind)(column), Format.encoder(own, kind)(column)
-    assert found.errors == expected.errors
-    assert found.array.to_pylist() == expected.array.to_pylist()
-    return sorted(found.errors)
+    assert written_alike(own, pa.StructArray.from_arrays(columns, ["f", "d"])).errors == {}
 
 
 def test_narrower_and_fewer_columns_are_written_alike() -> None:
@@ -329,7 +284,7 @@ def test_narrower_and_fewer_columns_are_written_alike() -> None:
     fields = [T.IntegerType(), T.ShortType(), T.FloatType()]
     kind = T.StructType([*map(T.StructField, names, fields)])
     kind = kind.add("first", T.StructType([T.StructField("count", T.ByteType())]))
-    assert _written_alike(own, column, kind) == [1, 2]
+    assert written_alike(own, column, kind).errors.keys() == {1, 2}
 
 
 LIMITS = """syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto";
@@ -351,7 +306,7 @@ def test_values_beyond_protobufs_limits_are_not_written() -> None:
         rest | {"d": 315_576_000_000_999_999},
         rest | {"d": -315_576_000_001_000_000},
     ]
-    assert _written_alike(own, pa.array(rows, own.kind.arrow)) == [2, 3, 5, 6, 8]
+    assert written_alike(own, pa.array(rows, own.kind.arrow)).errors.keys() == {2, 3, 5, 6, 8}
 
 
 def test_maps_are_written_alike(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,24 +320,27 @@ def test_maps_are_written_alike(monkeypatch: pytest.MonkeyPatch) -> None:
         rest | {"m": [("a", 1), ("b", 2), ("a", 3)]},
     ]
     column = pa.array(rows, own.kind.arrow)
-    assert _written_alike(own, column) == []
+    assert written_alike(own, column).errors == {}
     # As another version of upb may have them.
     monkeypatch.setattr(protobuf_maps, "_by_text", lambda maps, _: pa.array(np.arange(len(maps))))
-    assert protobuf_rows.rows_of(own.descriptor(own.name), own.kind) is None
-    assert _written_alike(own, column) == []
+    with pytest.raises(OneByOne):
+        protobuf_rows.rows_of(own.descriptor(own.name), own.kind)
+    assert written_alike(own, column).errors == {}
 
 
 def test_maps_of_messages_with_defaults_and_required_fields_are_written_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    left = _counted(monkeypatch)
+    left = counted(monkeypatch)
     inner = "message B { required int32 n = 1; optional string s = 2 [default = 'x']; }"
     text = f'syntax = "proto2"; message A {{ map<string, B> m = 1; map<int64, B> k = 2; }} {inner}'
     own = format_of(Schema("PROTOBUF", text))
     value = {"n": 1, "s": "y"}
     row = {"m": [("a", value), ("b", value)], "k": [(-1, value), (1, value)]}
-    assert _written_alike(own, pa.array([row], own.kind.arrow)) == []
-    assert left == [0]
+    column = pa.array([row], own.kind.arrow)
+    assert own.encoder(own.kind.spark)(column).errors == {}
+    assert left == []
+    written_alike(own, column)
 
 
 def test_what_is_below_a_null_is_not_written() -> None:
@@ -395,7 +353,7 @@ def test_what_is_below_a_null_is_not_written() -> None:
         column.field("b").flatten(), fields=[*column.field("b").type], mask=mask
     )
     column = pa.StructArray.from_arrays([messages], fields=[*column.type])
-    assert _written_alike(own, column) == []
+    assert written_alike(own, column).errors == {}
     assert own.encoder(own.kind.spark)(column).array[0].as_py() == b""
     column = pa.StructArray.from_arrays(column.flatten(), fields=[*column.type], mask=mask)
     assert own.encoder(own.kind.spark)(column).array[0].as_py() is None
@@ -421,7 +379,6 @@ def test_some_schemas_are_read_one_by_one(text: str) -> None:
     own = format_of(Schema("PROTOBUF", text))
     descriptor = own.descriptor(own.name)
     rows = pa.array([b"\0\x08\x01", b"\0", b"\0\x0b\x08\x01\x0c"], pa.binary())
-    found, expected = own.decoder(own)(rows), Format.decoder(own, own)(rows)
-    assert columns_of(descriptor, descriptor, own.kind, b"\0") is None
-    assert found.errors == expected.errors
-    assert same(found.array, expected.array)
+    with pytest.raises(OneByOne):
+        columns_of(descriptor, descriptor, own.kind, b"\0")
+    read_alike(own, own, rows, _sorted)
