@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_eos.errors import SchemaError
+from spark_eos.schemas.avro_types import resolved
 
 # Types that can be recognized from their values.
 _UNNAMED: Final = {
@@ -53,9 +54,9 @@ class _Changes:
 
     def check(self, where: str, writer: Any, reader: Any) -> None:
         """Compare two types, including their fields, items and so on."""
-        possible = [_resolved(member, self._named) for member in exact_first(_members(reader))]
+        possible = [resolved(member, self._named) for member in exact_first(_members(reader))]
         for branch in _members(writer):
-            member = _resolved(branch, self._written)
+            member = resolved(branch, self._written)
             if len(possible) > 1 and _is_named(member) and not isinstance(writer, list):
                 raise SchemaError(f"{where} is a union, but the writer's schema has none there")
             fitting = [other for other in possible if fits(member, other)]
@@ -95,11 +96,6 @@ class _Changes:
             if was is not None:
                 where = f"field {field['name']!r} of {reader['name']}"
                 self.check(where, types[was], field["type"])
-
-
-def _resolved(schema: Any, named: Mapping[str, Any]) -> Any:
-    """Return the definition of a type that may be given by name."""
-    return named.get(schema, schema) if isinstance(schema, str) else schema
 
 
 def _kind(schema: Any) -> str:

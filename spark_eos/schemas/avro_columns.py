@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark_eos.schemas.avro_parts import blocks, leaf, resolved, text
+from spark_eos.schemas.avro_parts import blocks, leaf, text
+from spark_eos.schemas.avro_types import resolved
 from spark_eos.schemas.columns import Read, reading
 from spark_eos.schemas.cursor import Cursor, placed
 from spark_eos.schemas.formats import OneByOne, Together

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.avro_types import tag_of
+from spark_eos.schemas.avro_types import resolved, tag_of
 
 # The Python types of defaults in a schema's JSON.
 _JSON: Final[dict[str, tuple[type, ...]]] = {
@@ -64,10 +64,10 @@ class Defaults:
         self._made += 1
         if self._made > _MOST:
             raise SchemaError(f"the schema's defaults up to here hold more than {_MOST:,} values")
+        schema = resolved(schema, self._named)
         if isinstance(schema, list):
             return self._member(value, schema)
-        schema = self._defined(schema)
-        kind = schema if isinstance(schema, str) else schema["type"]
+        kind = schema["type"]
         if value is None and kind != "null":
             raise SchemaError(f"its default lacks a value of type {kind}")
         if kind in {"bytes", "fixed"} and isinstance(value, str):
@@ -101,11 +101,7 @@ class Defaults:
 
     def _may_be(self, value: Any, schema: Any) -> bool:
         """Return True if a default's JSON type fits a member of a union, as in Avro for Java."""
-        schema = self._defined(schema)
-        return type(value) in _JSON[schema if isinstance(schema, str) else schema["type"]]
-
-    def _defined(self, schema: Any) -> Any:
-        return self._named.get(schema, schema) if isinstance(schema, str) else schema
+        return type(value) in _JSON[resolved(schema, self._named)["type"]]
 
 
 def _holds_tags(value: Any) -> bool:

@@ -1,6 +1,6 @@
 """Reads Avro types into columns, one value of every record in a batch at a time."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -10,7 +10,6 @@ from spark_eos.schemas.avro_kinds import UNITS
 from spark_eos.schemas.columns import Read, containers, of_values, offsets_of, read_texts
 from spark_eos.schemas.cursor import Cursor, placed
 from spark_eos.schemas.formats import OneByOne
-from spark_eos.schemas.kinds import PRIMITIVES
 
 # Number of digits that always fit into a 64-bit integer.
 _LONG_DIGITS: Final = 18
@@ -19,18 +18,6 @@ _LONG_DIGITS: Final = 18
 # fewer than one for every 64 items that have been read: each step takes time and memory.
 _FEW: Final = 8
 _PER_RECORD: Final = 64
-
-
-def resolved(schema: Any, named: Mapping[str, Any]) -> Any:
-    """Return the definition of a type: a union's members, or a dictionary."""
-    while not isinstance(schema, list):
-        if isinstance(schema, str):
-            schema = {"type": schema} if schema in PRIMITIVES else named[schema]
-        elif isinstance(schema["type"], list | dict):
-            schema = schema["type"]
-        else:
-            break
-    return schema
 
 
 def leaf(writer: Any, reader: Any, kind: pa.DataType | None) -> Read:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from spark_eos.schemas.avro_leaves import leaf, text
-from spark_eos.schemas.avro_parts import resolved
+from spark_eos.schemas.avro_types import resolved
 from spark_eos.schemas.columns import Write, offsets_of, repeated_keys, writing
 from spark_eos.schemas.formats import OneByOne, Together
 from spark_eos.schemas.sheet import Sheet

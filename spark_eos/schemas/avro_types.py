@@ -1,7 +1,7 @@
 """Maps Avro types to columns; refuses types that Spark lacks."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -30,17 +30,24 @@ _LOGICAL: Final = {
 }
 
 
+def resolved(schema: Any, named: Mapping[str, Any]) -> Any:
+    """Return the definition of a type: a union's members, or a dictionary."""
+    while not isinstance(schema, list):
+        if isinstance(schema, str):
+            schema = {"type": schema} if schema in PRIMITIVES else named[schema]
+        elif isinstance(schema["type"], list | dict):
+            schema = schema["type"]
+        else:
+            break
+    return schema
+
+
 def kind_of(schema: Any, named: dict[str, Any], place: Place) -> Kind:
     """Return the kind of a schema parsed by fastavro; raise SchemaError if Spark lacks a type."""
+    schema = resolved(schema, named)
     if isinstance(schema, list):
         return _union(schema, named, place)
-    if isinstance(schema, str) and schema not in PRIMITIVES:
-        schema = named[schema]
-    elif isinstance(schema, str):
-        schema = {"type": schema}
     name = schema["type"]
-    if isinstance(name, list | dict):
-        return kind_of(name, named, place)
     kind = _logical(schema, place)
     if kind is None and name in PRIMITIVES:
         return Kind(*PRIMITIVES[name])
