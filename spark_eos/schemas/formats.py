@@ -86,12 +86,12 @@ class Format(ABC):
             good, errors = np.flatnonzero(rows.is_valid()), dict[int, str]()
             while True:
                 try:
-                    values, make = kind.making(rows if len(good) == len(rows) else rows.take(good))
+                    values = kind.values(rows if len(good) == len(rows) else rows.take(good), "")
                     break
                 except BadRows as bad:
                     errors |= bad.placed(good).errors
                     good = np.delete(good, [*bad.errors])
-            payloads, faults = each(values, lambda value: write(make(value)), self._unwritten)
+            payloads, faults = each(values, write, self._unwritten)
             made = np.full(len(rows), None)
             made[good] = payloads
             return CodecResult(

@@ -86,9 +86,9 @@ class BadValueError(PrintableError, ValueError):
 class BadRows(PrintableError):  # noqa: N818 - caught where the rows are known
     """Raised for rows of a column that can't be written, with an error text for each."""
 
-    def __init__(self, errors: dict[int, str]) -> None:
-        super().__init__(errors)
-        self.errors = errors
+    def __init__(self, errors: dict[int, str], path: str = "") -> None:
+        super().__init__(errors, path)
+        self.errors = {row: f"{path}: {text}" if path else text for row, text in errors.items()}
 
     def placed(self, places: np.ndarray) -> "BadRows":
         """Return the errors with rows replaced by ``places``; keep each place's first error."""
@@ -159,9 +159,7 @@ class Kind:
         """Return the values to write for a column without nulls; raise BadRows for bad values."""
         parts, errors = judged(self._values, array)
         if errors:
-            raise BadRows(
-                {row: f"{path}: {text}" if path else text for row, text in errors.items()}
-            )
+            raise BadRows(errors, path)
         return parts[0] if len(parts) == 1 else chain.from_iterable(parts)
 
     def _values(self, array: pa.Array) -> list[Any]:
@@ -188,10 +186,6 @@ class Kind:
 
     def _tagged(self, values: Iterable[Any]) -> Iterable[Any]:
         return values if self.tag is None else ((self.tag, value) for value in values)
-
-    def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
-        """Return values, and a function that prepares a value for writing; may raise BadRows."""
-        return self.values(array, ""), lambda value: value
 
     def check(self, kind: T.DataType, path: str) -> None:
         """Raise SchemaError, with the field's path, if a column of this type can't be written."""

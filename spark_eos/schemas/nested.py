@@ -108,33 +108,18 @@ class Record(Kind):
 
     def values(self, array: pa.Array, path: str) -> Iterable[Any]:
         """Return a record for each row."""
-        names, rows = self._rows(array, path)
-        if not self._makes_records:
-            # Avoid a call for each row, which would take a tenth of the time for encoding.
-            return map(dict, map(zip, repeat(names), rows))
-        made, errors = each(rows, partial(self._record, names), said)
-        if errors:
-            raise BadRows({row: f"{path or 'the record'}: {text}" for row, text in errors.items()})
-        return made
-
-    def making(self, array: pa.Array) -> tuple[Iterable[Any], Callable[[Any], Any]]:
-        """Defer making each record: keeping all of a batch's records would take time and memory."""
-        if not self._makes_records:
-            return super().making(array)
-        names, rows = self._rows(array, "")
-        return rows, partial(self._record, names)
-
-    @property
-    def _makes_records(self) -> bool:
-        return type(self)._record is not Record._record  # noqa: SLF001
-
-    def _rows(self, array: pa.Array, path: str) -> tuple[list[str], Iterable[tuple[Any, ...]]]:
-        """Return the fields' names, and their values in each row."""
         dot = f"{path}." if path else ""
         arrays = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         self._check_together(arrays, path)
         parts = [self.fields[n].inner_values(array, dot + n) for n, array in arrays.items()]
-        return [*arrays], zip(*parts, strict=True) if parts else repeat((), len(array))
+        names, rows = [*arrays], zip(*parts, strict=True) if parts else repeat((), len(array))
+        if type(self)._record is Record._record:  # noqa: SLF001
+            # Avoid a call for each row, which would take a tenth of the time for encoding.
+            return map(dict, map(zip, repeat(names), rows))
+        made, errors = each(rows, partial(self._record, names), said)
+        if errors:
+            raise BadRows(errors, path)
+        return made
 
     def _record(self, names: list[str], parts: tuple[Any, ...]) -> Any:
         return dict(zip(names, parts, strict=True))
