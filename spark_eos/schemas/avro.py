@@ -15,8 +15,8 @@ from spark_eos.schemas.avro_bytes import Checker
 from spark_eos.schemas.avro_changes import check_changes, exact_first
 from spark_eos.schemas.avro_columns import columns_of
 from spark_eos.schemas.avro_defaults import Defaults, make_plain
+from spark_eos.schemas.avro_kinds import kind_of, without_invalid
 from spark_eos.schemas.avro_rows import rows_of
-from spark_eos.schemas.avro_types import kind_of, without_invalid
 from spark_eos.schemas.formats import Format, Schema, Together
 from spark_eos.schemas.kinds import PRIMITIVES, Kind, Place, said
 

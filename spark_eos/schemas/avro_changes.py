@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.avro_types import resolved
+from spark_eos.schemas.avro_kinds import resolved
 
 # Types that can be recognized from their values.
 _UNNAMED: Final = {

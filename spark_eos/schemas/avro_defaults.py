@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.avro_types import resolved, tag_of
+from spark_eos.schemas.avro_kinds import resolved, tag_of
 
 # The Python types of defaults in a schema's JSON.
 _JSON: Final[dict[str, tuple[type, ...]]] = {

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from spark_eos.schemas.columns import offsets_of
 from spark_eos.schemas.cursor import bounds_and_bytes
 from spark_eos.schemas.formats import OneByOne, Together
-from spark_eos.schemas.json_types import Date, DateTime, Object
+from spark_eos.schemas.json_kinds import Date, DateTime, Object
 from spark_eos.schemas.kinds import Kind, judged, typed
 from spark_eos.schemas.nested import List, Map
 

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 
 from spark_eos.schemas.formats import Format, Schema, Together
 from spark_eos.schemas.json_columns import columns_of, rows_of
-from spark_eos.schemas.json_types import Column, Resolver, column_of
+from spark_eos.schemas.json_kinds import Column, Resolver, column_of
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
 
 # The address of a schema without an id; nothing is read from it.

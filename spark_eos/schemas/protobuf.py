@@ -15,10 +15,11 @@ from pyspark.sql import types as T
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.formats import Format, Schema, Together
 from spark_eos.schemas.kinds import BadValueError, Kind, Place, said
+from spark_eos.schemas.protobuf_changes import check_readable
 from spark_eos.schemas.protobuf_columns import columns_of
 from spark_eos.schemas.protobuf_files import file_of
+from spark_eos.schemas.protobuf_kinds import is_map, message_kind
 from spark_eos.schemas.protobuf_rows import rows_of
-from spark_eos.schemas.protobuf_types import check_readable, is_map, message_kind
 
 _KIND: Final = "PROTOBUF"
 _FIRST: Final = (0,)

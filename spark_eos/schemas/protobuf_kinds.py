@@ -1,4 +1,4 @@
-"""Converts Protobuf values to columns and back: messages, and the single values in them."""
+"""Maps Protobuf's messages and their fields to columns, and converts values both ways."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,15 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor as F
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
 from spark_eos.schemas import nested
-from spark_eos.schemas.kinds import BadValueError, Kind
-from spark_eos.schemas.nested import Record, check_filled
+from spark_eos.schemas.kinds import BadValueError, Kind, Place
+from spark_eos.schemas.nested import List, Record, check_filled
 
 _INTEGRAL: Final = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _INT: Final = (T.IntegerType(), pa.int32())
@@ -38,6 +39,15 @@ SCALARS: Final[dict[int, tuple[T.DataType, pa.DataType]]] = {
 }
 _MICROS: Final = 1_000_000
 _NUMBER: Final = re.compile(r"-?\d+")
+_TIMES: Final[dict[str, tuple[T.DataType, tuple[int, int]]]] = {
+    "google.protobuf.Timestamp": (T.TimestampType(), (-62_135_596_800, 253_402_300_799)),
+    "google.protobuf.Duration": (T.DayTimeIntervalType(), (-315_576_000_000, 315_576_000_000)),
+}
+_WRAPPERS: Final = {
+    f"google.protobuf.{name}Value"
+    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
+}
+MESSAGES: Final = {F.TYPE_MESSAGE, F.TYPE_GROUP}
 
 
 def check_known(messages: Sequence[Any]) -> None:
@@ -210,3 +220,42 @@ class Map(nested.Map):
         if "CopyFrom" in getattr(self.value.spark, "names", ()):
             # The field hides the only method by which Protobuf fills in a map.
             raise SchemaError(f"{path}{{}}: messages with a field 'CopyFrom' can't be put in a map")
+
+
+def message_kind(descriptor: Any, place: Place) -> Message:
+    """Return a message's kind; raise SchemaError if the message contains itself."""
+    inner = place.inside(descriptor.full_name, f"message {descriptor.full_name}")
+    make = message_factory.GetMessageClass(descriptor)
+    fields = [(field, _field_kind(field, inner.field(field.name))) for field in descriptor.fields]
+    groups = [[field.name for field in oneof.fields] for oneof in descriptor.oneofs]
+    return Message(make, fields, [group for group in groups if len(group) > 1])
+
+
+def _field_kind(field: Any, place: Place) -> Kind:
+    if is_map(field):
+        parts = field.message_type.fields_by_name
+        return Map(*(_value_kind(parts[name], place.values()) for name in ("key", "value")))
+    if field.is_repeated:
+        return List(_value_kind(field, place.items()))
+    return _value_kind(field, place)
+
+
+def is_map(field: Any) -> bool:
+    """Return True if a field is a map."""
+    return bool(field.message_type and field.message_type.GetOptions().map_entry)
+
+
+def _value_kind(field: Any, place: Place) -> Kind:
+    if field.type == F.TYPE_ENUM:
+        return Enum(field.enum_type)
+    if field.type not in MESSAGES:
+        made = Unsigned if isinstance(SCALARS[field.type][0], T.DecimalType) else Kind
+        return made(*SCALARS[field.type])
+    descriptor = field.message_type
+    make = message_factory.GetMessageClass(descriptor)
+    if descriptor.full_name in _TIMES:
+        spark, limits = _TIMES[descriptor.full_name]
+        return Time(spark, make, limits)
+    if descriptor.full_name in _WRAPPERS:
+        return Wrapper(_value_kind(descriptor.fields_by_name["value"], place), make)
+    return message_kind(descriptor, place)

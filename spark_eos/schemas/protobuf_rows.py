@@ -3,24 +3,69 @@
 As in `protobuf_columns`, doubtful rows are left to upb, which also reports their errors.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from google.protobuf import message_factory
+from google.protobuf.descriptor import FieldDescriptor as F
 
-from spark_eos.schemas.columns import Write, offsets_of, writing
+from spark_eos.schemas.columns import (
+    Write,
+    offsets_of,
+    repeated_keys,
+    sizes_of,
+    texts_to_write,
+    values_of,
+    writing,
+)
+from spark_eos.schemas.cursor import unzigzag
 from spark_eos.schemas.formats import OneByOne, Together
 from spark_eos.schemas.kinds import Kind, typed
 from spark_eos.schemas.nested import List, Map
-from spark_eos.schemas.protobuf_kinds import SCALARS, Message, Time, Wrapper
-from spark_eos.schemas.protobuf_leaves import Style, add_content, leaf
-from spark_eos.schemas.protobuf_maps import map_entries
-from spark_eos.schemas.protobuf_wire import LEN, check_time, check_wrapper, tag, wire_type
-from spark_eos.schemas.sheet import Sheet
+from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Message, Time, Wrapper
+from spark_eos.schemas.protobuf_wire import (
+    LEN,
+    SIZES,
+    check_time,
+    check_wrapper,
+    quiet,
+    tag,
+    wire_type,
+)
+from spark_eos.schemas.sheet import Sheet, zigzag
 
 _DEEPEST: Final = 50
+# Keys that distinguish upb's order from other orders.
+_TEXTS: Final = ["", "b", "a", "ab", "aa", "aab", "\0", "a\0", "\u00e9", "zzzz"]
+_INTEGERS: Final = [5, 0, 300, 2, 128, 1, 2**31 - 1]
+_NEGATIVE: Final = [-1, -5, -(2**31)]
+_SIGNED: Final = {
+    *(F.TYPE_INT32, F.TYPE_SINT32, F.TYPE_SFIXED32),
+    *(F.TYPE_INT64, F.TYPE_SINT64, F.TYPE_SFIXED64),
+}
+_ZIGZAG: Final = {F.TYPE_SINT32, F.TYPE_SINT64}
+_UNSIGNED_32: Final = {F.TYPE_UINT32, F.TYPE_FIXED32}
+_UNSIGNED_64: Final = {F.TYPE_UINT64, F.TYPE_FIXED64}
+_FLOATING: Final = {F.TYPE_FLOAT, F.TYPE_DOUBLE}
+
+Raw = Callable[[Sheet, pa.Array, np.ndarray], Any]
+"""Converts values to unsigned integers, as on the wire; a null becomes an arbitrary one."""
+
+
+class Style(NamedTuple):
+    """How a field's values are written."""
+
+    prefix: bytes  # the field's tag; empty for a packed field's elements
+    is_implicit: bool = False  # whether a default value is omitted
+
+    def begin(self, sheet: Sheet, present: np.ndarray) -> None:
+        """Write the tag in rows where a value follows."""
+        if self.prefix:
+            word = np.full(len(sheet), int.from_bytes(self.prefix, "little"), np.uint64)
+            sheet.put(word, present * len(self.prefix))
 
 
 def rows_of(descriptor: Any, kind: Kind) -> Together:
@@ -52,7 +97,7 @@ def _fields(descriptor: Any, kinds: Mapping[str, Kind], level: int) -> Write:
 
 def _field(field: Any, kind: Kind, level: int) -> Write:
     if isinstance(kind, Map):
-        return map_entries(field, kind, lambda inner, own, style: _value(inner, own, style, level))
+        return _map(field, kind, level)
     if not isinstance(kind, List):
         style = Style(tag(field.number, wire_type(field)), not field.has_presence)
         return _value(field, kind, style, level)
@@ -70,9 +115,9 @@ def _value(field: Any, kind: Kind, style: Style, level: int) -> Write:
         check_wrapper(field.message_type)
         (inner,) = field.message_type.fields
         own = Style(tag(inner.number, wire_type(inner)), is_implicit=True)
-        write = _message(style, leaf(inner, kind.inner, own))
+        write = _message(style, _leaf(inner, kind.inner, own))
     else:
-        write = leaf(field, kind, style)
+        write = _leaf(field, kind, style)
 
     def checked(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         if array.null_count:
@@ -89,7 +134,7 @@ def _message(style: Style, fields: Write) -> Write:
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
         inner = Sheet(sheet.rows, sheet.bad)
         fields(inner, array, present)
-        add_content(sheet, style, inner.joined(), present)
+        _add_content(sheet, style, inner.joined(), present)
 
     return write
 
@@ -97,7 +142,7 @@ def _message(style: Style, fields: Write) -> Write:
 def _time(descriptor: Any, kind: Time) -> Write:
     check_time(descriptor)
     parts = {
-        name: leaf(
+        name: _leaf(
             field,
             Kind(*SCALARS[field.type]),
             Style(tag(field.number, wire_type(field)), is_implicit=True),
@@ -125,8 +170,181 @@ def _repeated(field: Any, item: Write) -> Write:
         item(inner, array.flatten(), np.ones(len(inner), bool))
         content = inner.joined_by(offsets_of(counts))
         if field.is_packed:
-            add_content(sheet, style, content, counts > 0)
+            _add_content(sheet, style, content, counts > 0)
         else:
             sheet.add(content)
 
     return write
+
+
+def _map(field: Any, kind: Map, level: int) -> Write:
+    """Return a function that writes a map as upb does."""
+    fields = [field.message_type.fields_by_name[name] for name in ("key", "value")]
+    parts = [
+        _value(own, inner, Style(tag(own.number, wire_type(own))), level)
+        for own, inner in zip(fields, (kind.key, kind.value), strict=True)
+    ]
+    style = Style(tag(field.number, LEN))
+    order_of = _by_text if fields[0].type == F.TYPE_STRING else _by_number(fields[0], kind)
+
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        valid = present & np.asarray(array.is_valid())
+        sheet.refuse(present & ~valid)
+        offsets = np.asarray(array.offsets).astype(np.int64)
+        counts = np.diff(offsets)
+        # Refuse rows in which a null map has entries.
+        sheet.refuse((counts > 0) & ~valid)
+        first, last = offsets[0], offsets[-1]
+        columns = [array.keys[first:last], array.items[first:last]]
+        sheet.refuse_some(repeated_keys(columns[0], counts))
+        if len(counts) and counts.max() > 1:
+            order = order_of(np.repeat(np.arange(len(counts)), counts), columns[0])
+            columns = [column.take(order) for column in columns]
+        entries = Sheet(np.repeat(sheet.rows, counts), sheet.bad)
+        inner, every = Sheet(entries.rows, sheet.bad), np.ones(len(entries), bool)
+        for part, column in zip(parts, columns, strict=True):
+            part(inner, column, every)
+        _add_content(entries, style, inner.joined(), every)
+        sheet.add(entries.joined_by(offsets - first))
+
+    _check_order(field, kind, write)
+    return write
+
+
+def _by_text(maps: np.ndarray, keys: pa.Array) -> pa.Array:
+    """Return the order of entries by map and key; a key follows longer keys that begin with it."""
+    # This byte is greater than any byte in a text.
+    ended = pc.binary_join_element_wise(keys.cast(pa.binary()), b"\xff", b"")
+    table = pa.table({"map": maps, "key": ended})
+    return pc.sort_indices(table, [("map", "ascending"), ("key", "ascending")])
+
+
+def _by_number(field: Any, kind: Map) -> Callable[[np.ndarray, pa.Array], pa.Array]:
+    """Return a function like `_by_text` for numbers: the greatest first, compared as unsigned."""
+    to_raw = _raw_of(field.type, kind.key)
+
+    def order(maps: np.ndarray, keys: pa.Array) -> pa.Array:
+        sheet = Sheet(np.arange(len(keys)), np.zeros(len(keys), bool))
+        raw = to_raw(sheet, keys, np.ones(len(keys), bool))
+        if field.type in _ZIGZAG:
+            raw = unzigzag(raw).view(np.uint64)
+        return pa.array(np.lexsort((~raw, maps)))
+
+    return order
+
+
+def _check_order(field: Any, kind: Map, write: Write) -> None:
+    """Raise OneByOne if this version of upb has another order: Protobuf doesn't specify any."""
+    key, value = (field.message_type.fields_by_name[name] for name in ("key", "value"))
+    keys: list[Any] = [*_INTEGERS, *(_NEGATIVE if key.type in _SIGNED else ())]
+    if key.type in {F.TYPE_STRING, F.TYPE_BOOL}:
+        keys = _TEXTS if key.type == F.TYPE_STRING else [False, True]
+    one = value.default_value
+    if value.type == F.TYPE_MESSAGE:
+        one = message_factory.GetMessageClass(value.message_type)()
+    column = kind.array([dict.fromkeys(keys, one)])
+    (entries,) = kind.values(column, "")
+    make = message_factory.GetMessageClass(field.containing_type)
+    expected = make.SerializePartialToString(make(**{field.name: entries}), deterministic=True)
+    sheet = Sheet(np.arange(1), np.zeros(1, bool))
+    write(sheet, column, np.ones(1, bool))
+    if sheet.joined()[0].as_py() != expected:
+        raise OneByOne
+
+
+def _leaf(field: Any, kind: Kind, style: Style) -> Write:
+    """Return a function that writes a type that contains no messages."""
+    if field.type in {F.TYPE_STRING, F.TYPE_BYTES}:
+        return _texts(style, is_text=field.type == F.TYPE_STRING)
+    size = SIZES.get(wire_type(field))
+    to_raw = _raw_of(field.type, kind)
+
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        raw = to_raw(sheet, array, present)
+        if style.is_implicit:
+            present = present & (raw != 0)
+        style.begin(sheet, present)
+        if size is None:
+            sheet.varint(raw, present)
+        else:
+            sheet.put(raw, present * size)
+
+    return write
+
+
+def _texts(style: Style, *, is_text: bool) -> Write:
+    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        raw = texts_to_write(sheet, array) if is_text else array
+        sizes = sizes_of(raw).astype(np.uint64)
+        if style.is_implicit:
+            present = present & (sizes != 0)
+        style.begin(sheet, present)
+        sheet.varint(sizes, present)
+        sheet.add(raw)
+
+    return write
+
+
+def _add_content(sheet: Sheet, style: Style, content: pa.Array, present: np.ndarray) -> None:
+    """Write content after its length; it must be empty where it is not present."""
+    style.begin(sheet, present)
+    sheet.varint(sizes_of(content).astype(np.uint64), present)
+    sheet.add(content)
+
+
+def _raw_of(type_: int, kind: Kind) -> Raw:
+    """Return a function that converts a field's values to the numbers on the wire."""
+    if isinstance(kind, Enum):
+        return _enum(kind)
+    if type_ == F.TYPE_BOOL:
+        # Nulls are never written, so their value does not matter.
+        return lambda _sheet, array, _present: np.asarray(array.fill_null(False)).astype(np.uint64)  # noqa: FBT003
+    if type_ in _FLOATING:
+        return _double if type_ == F.TYPE_DOUBLE else _float
+    if type_ in _UNSIGNED_64:
+        return _unsigned
+    return _integer(type_)
+
+
+def _integer(type_: int) -> Raw:
+    def raw(sheet: Sheet, array: pa.Array, present: np.ndarray) -> Any:
+        values = values_of(array.cast(pa.int64()), "<i8")
+        if type_ in _ZIGZAG:
+            return zigzag(values)
+        if type_ in _UNSIGNED_32:
+            sheet.refuse(present & (values >> 32 != 0))
+        return values.view(np.uint64)
+
+    return raw
+
+
+def _double(_sheet: Sheet, array: pa.Array, _present: np.ndarray) -> np.ndarray:
+    return values_of(array.cast(pa.float64()), "<u8")
+
+
+def _float(_sheet: Sheet, array: pa.Array, _present: np.ndarray) -> Any:
+    values = quiet(values_of(array.cast(pa.float32()), "<f4"))
+    return values.view(np.uint32).astype(np.uint64)
+
+
+def _unsigned(sheet: Sheet, array: pa.Array, present: np.ndarray) -> Any:
+    if not pa.types.is_decimal(array.type):
+        values = values_of(array.cast(pa.int64()), "<i8")
+        sheet.refuse(present & (values < 0))
+        return values.view(np.uint64)
+    words = values_of(array.cast(pa.decimal128(38, 0)), "V16").view("<u8").reshape(-1, 2)
+    sheet.refuse(present & (words[:, 1] != 0))
+    return words[:, 0]
+
+
+def _enum(kind: Enum) -> Raw:
+    known = pa.array([*kind.numbers], pa.string())
+    # Negative numbers have 64 bits on the wire.
+    numbers = np.array([*kind.numbers.values()], np.int64).view(np.uint64)
+
+    def raw(sheet: Sheet, array: pa.Array, present: np.ndarray) -> Any:
+        places = pc.index_in(array.cast(pa.string()), value_set=known)
+        sheet.refuse(present & np.asarray(places.is_null()))
+        return numbers[np.asarray(places.fill_null(0))]
+
+    return raw

@@ -352,7 +352,7 @@ def test_a_record_is_called_by_its_title() -> None:
 def test_a_missing_package_is_reported_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     format_of.cache_clear()
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
-    for name in ("json_types", "json_schema"):
+    for name in ("json_kinds", "json_schema"):
         monkeypatch.delitem(sys.modules, f"spark_eos.schemas.{name}", raising=False)
     with pytest.raises(ConfigurationError, match=r"jsonschema_rs.*install spark-eos\[schemas\]"):
         format_of(schema({}))

@@ -11,7 +11,7 @@ from google.protobuf import message_factory
 from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas import protobuf_maps, protobuf_rows
+from spark_eos.schemas import protobuf_rows
 from spark_eos.schemas.formats import OneByOne, Schema, format_of
 from spark_eos.schemas.protobuf import Protobuf
 from spark_eos.schemas.protobuf_columns import columns_of
@@ -322,7 +322,7 @@ def test_maps_are_written_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     column = pa.array(rows, own.kind.arrow)
     assert written_alike(own, column).errors == {}
     # As another version of upb may have them.
-    monkeypatch.setattr(protobuf_maps, "_by_text", lambda maps, _: pa.array(np.arange(len(maps))))
+    monkeypatch.setattr(protobuf_rows, "_by_text", lambda maps, _: pa.array(np.arange(len(maps))))
     with pytest.raises(OneByOne):
         protobuf_rows.rows_of(own.descriptor(own.name), own.kind)
     assert written_alike(own, column).errors == {}

@@ -1,25 +1,12 @@
-"""Maps Protobuf's messages to columns, and checks which messages can be read as others."""
+"""Finds schema changes that would make Protobuf lose a value or read it as a different value."""
 
 from typing import Any, Final
 
-from google.protobuf import message_factory
 from google.protobuf.descriptor import FieldDescriptor as F
-from pyspark.sql import types as T
 
 from spark_eos.errors import SchemaError
-from spark_eos.schemas.kinds import Kind, Place
-from spark_eos.schemas.nested import List
-from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Map, Message, Time, Unsigned, Wrapper
+from spark_eos.schemas.protobuf_kinds import MESSAGES, is_map
 
-_TIMES: Final[dict[str, tuple[T.DataType, tuple[int, int]]]] = {
-    "google.protobuf.Timestamp": (T.TimestampType(), (-62_135_596_800, 253_402_300_799)),
-    "google.protobuf.Duration": (T.DayTimeIntervalType(), (-315_576_000_000, 315_576_000_000)),
-}
-_WRAPPERS: Final = {
-    f"google.protobuf.{name}Value"
-    for name in ("Bool", "Bytes", "Double", "Float", "Int32", "Int64", "String", "UInt32", "UInt64")
-}
-_MESSAGES: Final = {F.TYPE_MESSAGE, F.TYPE_GROUP}
 # The types that each type can be read as, because equal values have equal bytes.
 _WIDER: Final[dict[int, set[int]]] = {
     F.TYPE_INT32: {F.TYPE_INT64, F.TYPE_ENUM},
@@ -35,45 +22,6 @@ _NAMES: Final = {
     for name, number in vars(F).items()
     if name.startswith("TYPE_")
 }
-
-
-def message_kind(descriptor: Any, place: Place) -> Message:
-    """Return a message's kind; raise SchemaError if the message contains itself."""
-    inner = place.inside(descriptor.full_name, f"message {descriptor.full_name}")
-    make = message_factory.GetMessageClass(descriptor)
-    fields = [(field, _field_kind(field, inner.field(field.name))) for field in descriptor.fields]
-    groups = [[field.name for field in oneof.fields] for oneof in descriptor.oneofs]
-    return Message(make, fields, [group for group in groups if len(group) > 1])
-
-
-def _field_kind(field: Any, place: Place) -> Kind:
-    if is_map(field):
-        parts = field.message_type.fields_by_name
-        return Map(*(_value_kind(parts[name], place.values()) for name in ("key", "value")))
-    if field.is_repeated:
-        return List(_value_kind(field, place.items()))
-    return _value_kind(field, place)
-
-
-def is_map(field: Any) -> bool:
-    """Return True if a field is a map."""
-    return bool(field.message_type and field.message_type.GetOptions().map_entry)
-
-
-def _value_kind(field: Any, place: Place) -> Kind:
-    if field.type == F.TYPE_ENUM:
-        return Enum(field.enum_type)
-    if field.type not in _MESSAGES:
-        made = Unsigned if isinstance(SCALARS[field.type][0], T.DecimalType) else Kind
-        return made(*SCALARS[field.type])
-    descriptor = field.message_type
-    make = message_factory.GetMessageClass(descriptor)
-    if descriptor.full_name in _TIMES:
-        spark, limits = _TIMES[descriptor.full_name]
-        return Time(spark, make, limits)
-    if descriptor.full_name in _WRAPPERS:
-        return Wrapper(_value_kind(descriptor.fields_by_name["value"], place), make)
-    return message_kind(descriptor, place)
 
 
 def check_readable(
@@ -106,7 +54,7 @@ def check_readable(
             )
         if own.type == F.TYPE_ENUM and own.enum_type.is_closed:
             _check_closed(field, own, where)
-        if own.type in _MESSAGES:
+        if own.type in MESSAGES:
             _check_well_known(field.message_type.full_name, own.message_type.full_name, where)
             check_readable(field.message_type, own.message_type, f"{path}{own.name}.", seen)
 
