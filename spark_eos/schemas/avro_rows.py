@@ -14,8 +14,10 @@ from pyspark.sql import types as T
 from spark_eos.schemas.avro_kinds import UNITS, resolved
 from spark_eos.schemas.columns import (
     Write,
+    entries_of,
+    filled,
     offsets_of,
-    repeated_keys,
+    places_in,
     sizes_of,
     texts_to_write,
     values_of,
@@ -56,7 +58,7 @@ class _Plans:
         elif schema["type"] == "null":
             made = _nothing
         else:
-            made = _required(self._one(schema, column, kind))
+            made = filled(self._one(schema, column, kind))
         self._levels -= 1
         return made
 
@@ -129,12 +131,7 @@ class _Plans:
         item = self.of(schema["values"], column.valueType, kind.item_type)
 
         def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-            offsets = np.asarray(array.offsets).astype(np.int64)
-            counts = np.diff(offsets)
-            # Leave out rows in which a null map has entries.
-            sheet.refuse((counts > 0) & ~present)
-            keys, items = (part[offsets[0] : offsets[-1]] for part in (array.keys, array.items))
-            sheet.refuse_some(repeated_keys(keys, counts))
+            counts, keys, items = entries_of(sheet, array, present)
 
             def entries(inner: Sheet) -> None:
                 _text(inner, keys, _all(inner))
@@ -185,19 +182,6 @@ def _several(members: Sequence[_Member], null: int | None) -> Write:
             member.write(sheet, columns[member.place], mask)
 
     return write
-
-
-def _required(write: Write) -> Write:
-    """Return a function that writes a column, and refuses its nulls."""
-
-    def checked(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        if array.null_count:
-            valid = present & np.asarray(array.is_valid())
-            sheet.refuse(present & ~valid)
-            present = valid
-        write(sheet, array, present)
-
-    return checked
 
 
 def _nothing(_sheet: Sheet, _array: pa.Array, _present: np.ndarray) -> None:
@@ -296,9 +280,7 @@ def _enum(symbols: list[str]) -> Write:
     known = pa.array(symbols, pa.string())
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        places = pc.index_in(array, value_set=known)
-        sheet.refuse(present & np.asarray(places.is_null()))
-        sheet.long(np.asarray(places.fill_null(0)).astype(np.int64), present)
+        sheet.long(places_in(known, sheet, array, present), present)
 
     return write
 

@@ -51,6 +51,20 @@ def writing(write: Write) -> Together:
     return rows
 
 
+def filled(write: Write, *, nullable: bool = False) -> Write:
+    """Return a function that writes where the column is not null; refuse nulls if not allowed."""
+
+    def checked(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
+        if array.null_count:
+            valid = present & np.asarray(array.is_valid())
+            if not nullable:
+                sheet.refuse(present & ~valid)
+            present = valid
+        write(sheet, array, present)
+
+    return checked
+
+
 def of_values(values: np.ndarray, kind: pa.DataType) -> pa.Array:
     """Return a column without nulls; ``values`` must have Arrow's memory layout."""
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
@@ -114,6 +128,26 @@ def containers(
         columns[0] = columns[0].fill_null("")
     entries = pa.StructArray.from_arrays(columns, fields=[kind.key_field, kind.item_field])
     return pa.Array.from_buffers(kind, len(cursor), buffers, children=[entries])
+
+
+def entries_of(
+    sheet: Sheet, maps: pa.Array, present: np.ndarray
+) -> tuple[np.ndarray, pa.Array, pa.Array]:
+    """Return each map's number of entries, and all keys and values; refuse maps that are odd."""
+    offsets = np.asarray(maps.offsets).astype(np.int64)
+    counts = np.diff(offsets)
+    # A null map may have entries.
+    sheet.refuse((counts > 0) & ~present)
+    keys, items = (part[offsets[0] : offsets[-1]] for part in (maps.keys, maps.items))
+    sheet.refuse_some(repeated_keys(keys, counts))
+    return counts, keys, items
+
+
+def places_in(known: pa.Array, sheet: Sheet, array: pa.Array, present: np.ndarray) -> np.ndarray:
+    """Return the place of each text among the known ones; refuse others."""
+    places = pc.index_in(array, value_set=known)
+    sheet.refuse(present & np.asarray(places.is_null()))
+    return np.asarray(places.fill_null(0))
 
 
 def repeated_keys(keys: pa.Array, counts: np.ndarray) -> np.ndarray:

@@ -14,8 +14,10 @@ from google.protobuf.descriptor import FieldDescriptor as F
 
 from spark_eos.schemas.columns import (
     Write,
+    entries_of,
+    filled,
     offsets_of,
-    repeated_keys,
+    places_in,
     sizes_of,
     texts_to_write,
     values_of,
@@ -118,16 +120,7 @@ def _value(field: Any, kind: Kind, style: Style, level: int) -> Write:
         write = _message(style, _leaf(inner, kind.inner, own))
     else:
         write = _leaf(field, kind, style)
-
-    def checked(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        if array.null_count:
-            valid = present & np.asarray(array.is_valid())
-            if not kind.nullable:
-                sheet.refuse(present & ~valid)
-            present = valid
-        write(sheet, array, present)
-
-    return checked
+    return filled(write, nullable=kind.nullable)
 
 
 def _message(style: Style, fields: Write) -> Write:
@@ -163,8 +156,7 @@ def _time(descriptor: Any, kind: Time) -> Write:
 def _repeated(field: Any, item: Write) -> Write:
     style = Style(tag(field.number, LEN))
 
-    def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        sheet.refuse(present & np.asarray(array.is_null()))
+    def write(sheet: Sheet, array: pa.Array, _present: np.ndarray) -> None:
         counts = np.asarray(pc.list_value_length(array).fill_null(0))
         inner = Sheet(np.repeat(sheet.rows, counts), sheet.bad)
         item(inner, array.flatten(), np.ones(len(inner), bool))
@@ -174,7 +166,7 @@ def _repeated(field: Any, item: Write) -> Write:
         else:
             sheet.add(content)
 
-    return write
+    return filled(write)
 
 
 def _map(field: Any, kind: Map, level: int) -> Write:
@@ -188,15 +180,7 @@ def _map(field: Any, kind: Map, level: int) -> Write:
     order_of = _by_text if fields[0].type == F.TYPE_STRING else _by_number(fields[0], kind)
 
     def write(sheet: Sheet, array: pa.Array, present: np.ndarray) -> None:
-        valid = present & np.asarray(array.is_valid())
-        sheet.refuse(present & ~valid)
-        offsets = np.asarray(array.offsets).astype(np.int64)
-        counts = np.diff(offsets)
-        # Refuse rows in which a null map has entries.
-        sheet.refuse((counts > 0) & ~valid)
-        first, last = offsets[0], offsets[-1]
-        columns = [array.keys[first:last], array.items[first:last]]
-        sheet.refuse_some(repeated_keys(columns[0], counts))
+        counts, *columns = entries_of(sheet, array, present)
         if len(counts) and counts.max() > 1:
             order = order_of(np.repeat(np.arange(len(counts)), counts), columns[0])
             columns = [column.take(order) for column in columns]
@@ -205,10 +189,11 @@ def _map(field: Any, kind: Map, level: int) -> Write:
         for part, column in zip(parts, columns, strict=True):
             part(inner, column, every)
         _add_content(entries, style, inner.joined(), every)
-        sheet.add(entries.joined_by(offsets - first))
+        sheet.add(entries.joined_by(offsets_of(counts)))
 
-    _check_order(field, kind, write)
-    return write
+    checked = filled(write)
+    _check_order(field, kind, checked)
+    return checked
 
 
 def _by_text(maps: np.ndarray, keys: pa.Array) -> pa.Array:
@@ -343,8 +328,6 @@ def _enum(kind: Enum) -> Raw:
     numbers = np.array([*kind.numbers.values()], np.int64).view(np.uint64)
 
     def raw(sheet: Sheet, array: pa.Array, present: np.ndarray) -> Any:
-        places = pc.index_in(array.cast(pa.string()), value_set=known)
-        sheet.refuse(present & np.asarray(places.is_null()))
-        return numbers[np.asarray(places.fill_null(0))]
+        return numbers[places_in(known, sheet, array.cast(pa.string()), present)]
 
     return raw
