@@ -2,13 +2,13 @@
 
 import base64
 import random
-from collections.abc import Callable
 from typing import Any
 
 from google.protobuf import descriptor_pb2, duration_pb2, timestamp_pb2, wrappers_pb2
 from google.protobuf.descriptor import FieldDescriptor as F
 
 from spark_eos.schemas.formats import Schema
+from support.schema_codecs import damages
 
 SCALARS = [kind for kind in range(1, 19) if kind not in {F.TYPE_GROUP, F.TYPE_MESSAGE, F.TYPE_ENUM}]
 PACKABLE = {*SCALARS, F.TYPE_ENUM} - {F.TYPE_STRING, F.TYPE_BYTES}
@@ -206,24 +206,10 @@ class RandomProtobuf:
         """Return a message truncated, extended, with changed bits or bytes, or in another order."""
         chance = self.random
         content: bytes = message.SerializePartialToString(deterministic=True)
-        place = chance.randrange(len(content) + 1)
-        some = bytes(
-            chance.choice([0x80, 0xFF, 0, 1, 2, 3, 8, 10]) for _ in range(chance.randint(1, 11))
-        )
-        head, tail = content[:place], content[place:]
-        bit = 1 << chance.randrange(8)
-        choices: list[Callable[[], bytes]] = [
-            lambda: head,
-            lambda: content + some,
-            lambda: head + bytes([byte ^ bit for byte in tail[:1]]) + tail[1:],
-            lambda: head + some + tail[chance.randint(0, 2) :],
-            lambda: self._in_parts(message),
-            lambda: content + self._in_parts(message),
-            lambda: (
-                content + chance.choice([b"\xf8\x01\x01", b"\xfa\x01\x01x", b"\xf3\x01\xf4\x01"])
-            ),
-        ]
-        return chance.choice(choices)()
+        parts = self._in_parts(message)
+        unknown = chance.choice([b"\xf8\x01\x01", b"\xfa\x01\x01x", b"\xf3\x01\xf4\x01"])
+        some = damages(content, chance, bytes([0x80, 0xFF, 0, 1, 2, 3, 8, 10]))
+        return chance.choice([*some, parts, content + parts, content + unknown])
 
     def _in_parts(self, message: Any) -> bytes:
         """Return each field by itself, in any order."""

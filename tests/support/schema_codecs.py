@@ -1,5 +1,6 @@
 """Decodes and encodes records with their schemas, as a task does."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -62,6 +63,39 @@ def written_alike(own: Format, values: pa.Array, kind: T.DataType | None = None)
     assert found.errors == expected.errors
     assert found.array.to_pylist() == expected.array.to_pylist()
     return found
+
+
+def damages(payload: bytes, chance: random.Random, some: bytes) -> list[bytes]:
+    """A payload truncated, extended, with a flipped bit, and with some other bytes."""
+    place = chance.randrange(len(payload) + 1)
+    head, tail = payload[:place], payload[place:]
+    bit = 1 << chance.randrange(8)
+    more = bytes(chance.choice(some) for _ in range(chance.randint(1, 11)))
+    return [
+        head,
+        payload + more,
+        head + bytes(byte ^ bit for byte in tail[:1]) + tail[1:],
+        head + more + tail[chance.randint(0, 2) :],
+    ]
+
+
+def with_others(
+    rows: pa.Array, chance: random.Random, others: Callable[[Any, pa.DataType], list[Any]]
+) -> pa.Array:
+    """The same rows with nulls anywhere, and with one of the given values for each value."""
+
+    def other(value: Any, kind: pa.DataType) -> Any:
+        if chance.random() < 0.04:
+            return None
+        if pa.types.is_struct(kind):
+            return value and {part.name: other(value[part.name], part.type) for part in kind}
+        if pa.types.is_map(kind):
+            return value and [(key, other(item, kind.item_type)) for key, item in value]
+        if pa.types.is_list(kind):
+            return value and [other(item, kind.value_type) for item in value]
+        return chance.choice(others(value, kind))
+
+    return pa.array([other(value, rows.type) for value in rows.to_pylist()], rows.type)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -18,12 +18,13 @@ from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.sheet import Sheet
 from support.avro_schemas import array, enum, fixed, logical, mapping, payload, record, schema
 from support.random_schemas import RandomSchemas
-from support.schema_codecs import counted, read_alike, written_alike
+from support.schema_codecs import counted, damages, read_alike, written_alike
 
 SEEDS = range(60)
 ROWS = 24
 INTEGERS = [0, -1, 63, 64, 300, 2**31 - 1, -(2**31)]
 LONGS = [*INTEGERS, 2**40, 2**55, 2**56, -(2**62), 2**63 - 1, -(2**63), (2**63 - 1) // 1000]
+OTHER_BYTES = bytes([0x80, 0xFF, 0, 1, 2, 3])
 UNITS = ("millis", "micros", "nanos")
 
 
@@ -84,21 +85,6 @@ def _payloads(made: RandomSchemas, kind: Any) -> list[bytes]:
     return found
 
 
-def _damaged(payloads: list[bytes], chance: random.Random) -> list[bytes]:
-    """Each truncated, extended, with a flipped bit, and with other bytes."""
-    found = [*payloads]
-    for one in filter(None, payloads):
-        place = chance.randrange(len(one))
-        flipped, other = bytearray(one), bytearray(one)
-        flipped[place] ^= 1 << chance.randrange(8)
-        some = bytes(chance.choice([0x80, 0xFF, 0, 1, 2, 3]) for _ in range(chance.randint(1, 11)))
-        other[place : place + chance.randint(0, 2)] = some
-        found += [one[:place], one + chance.choice([b"\0", b"\1", b"\xff"])]
-        found += [bytes(flipped), bytes(other)]
-    chance.shuffle(found)
-    return found
-
-
 def _said(found: pa.Array) -> str:
     """All values, including times that Python lacks."""
     return str(found.to_string(window=10**6, container_window=10**6))
@@ -122,10 +108,11 @@ def _schemas(seed: int) -> tuple[_Logical, Any, Avro, Avro]:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_random_records_whole_and_damaged_are_read_alike(seed: int) -> None:
     made, before, writer, reader = _schemas(seed)
-    damaged = _damaged(_payloads(made, before), random.Random(seed))
+    payloads, chance = _payloads(made, before), random.Random(seed)
+    payloads += [other for one in payloads for other in damages(one, chance, OTHER_BYTES)]
+    chance.shuffle(payloads)
     # Not from its buffer's beginning.
-    payloads = pa.array(damaged, pa.binary())[3:]
-    read_alike(reader, writer, payloads, _said)
+    read_alike(reader, writer, pa.array(payloads, pa.binary())[3:], _said)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

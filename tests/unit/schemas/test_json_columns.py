@@ -11,7 +11,16 @@ import pytest
 from spark_eos.errors import SchemaError
 from spark_eos.schemas.formats import Schema, format_of
 from spark_eos.schemas.json_schema import JsonSchema
-from support.schema_codecs import column, counted, read_alike, spark_type, write, written_alike
+from support.schema_codecs import (
+    column,
+    counted,
+    damages,
+    read_alike,
+    spark_type,
+    with_others,
+    write,
+    written_alike,
+)
 
 SEEDS = [*range(80), 436]
 ROWS = 20
@@ -117,20 +126,6 @@ class Made:
         chance.shuffle(parts)
         return "{" + f",{space}".join(parts) + space + "}"
 
-    def damaged(self, payload: bytes) -> bytes:
-        chance = self.random
-        at = chance.randrange(len(payload))
-        return chance.choice(
-            [
-                payload[:at],
-                payload[:at] + chance.choice(string.printable).encode() + payload[at:],
-                payload[:at]
-                + bytes([payload[at] ^ (1 << chance.randrange(8))])
-                + payload[at + 1 :],
-                chance.choice(DAMAGES),
-            ]
-        )
-
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_records_are_read_as_row_by_row(seed: int) -> None:
@@ -144,7 +139,9 @@ def test_records_are_read_as_row_by_row(seed: int) -> None:
         less["required"] = [name for name in text["required"] if name in fields]
         reader = format_of(Schema("JSON", json.dumps(less)))
     payloads = [made.text(text, 0.02).encode() for _ in range(ROWS)]
-    payloads += [made.damaged(payload) for payload in payloads]
+    for payload in [*payloads]:
+        some = damages(payload, made.random, string.printable.encode())
+        payloads.append(made.random.choice([*some, made.random.choice(DAMAGES)]))
     made.random.shuffle(payloads)
     rows = pa.array(payloads, pa.binary())
     read_alike(reader, writer, rows)
@@ -159,28 +156,15 @@ def test_columns_are_written_as_row_by_row(seed: int) -> None:
     schema: JsonSchema = format_of(Schema("JSON", json.dumps(text)))
     payloads = [made.text(text, 0.0).encode() for _ in range(ROWS)]
     rows = schema.decoder(schema)(pa.array(payloads, pa.binary())).array
-    others = _with_other_values(rows, made.random)
+    others = with_others(rows, made.random, _others)
     for values in (rows, others, others[2:-3], others[:0]):
         written_alike(schema, values)
 
 
-def _with_other_values(array: pa.Array, chance: random.Random) -> pa.Array:
-    """The same rows, with values and nulls that their schema may not allow."""
-
-    def other(value: Any, kind: pa.DataType) -> Any:
-        if chance.random() < 0.05:
-            return None
-        if pa.types.is_struct(kind):
-            return value and {part.name: other(value[part.name], part.type) for part in kind}
-        if pa.types.is_list(kind):
-            return value and [other(item, kind.value_type) for item in value]
-        if pa.types.is_floating(kind):
-            return chance.choice([value, 0.1, 1e16, 5e-324, -0.0, float("nan"), 1e300, 12345678.0])
-        if pa.types.is_string(kind):
-            return chance.choice([value, *TEXTS])
-        return value
-
-    return pa.array([other(value, array.type) for value in array.to_pylist()], array.type)
+def _others(value: Any, kind: pa.DataType) -> list[Any]:
+    if pa.types.is_floating(kind):
+        return [value, 0.1, 1e16, 5e-324, -0.0, float("nan"), 1e300, 12345678.0]
+    return [value, *TEXTS] if pa.types.is_string(kind) else [value]
 
 
 def test_ordinary_records_are_not_coded_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
