@@ -31,6 +31,7 @@ from spark_eos.schemas.protobuf_kinds import SCALARS, Enum, Message, Time, Wrapp
 from spark_eos.schemas.protobuf_wire import (
     LEN,
     SIZES,
+    ZIGZAG,
     check_time,
     check_wrapper,
     quiet,
@@ -48,7 +49,6 @@ _SIGNED: Final = {
     *(F.TYPE_INT32, F.TYPE_SINT32, F.TYPE_SFIXED32),
     *(F.TYPE_INT64, F.TYPE_SINT64, F.TYPE_SFIXED64),
 }
-_ZIGZAG: Final = {F.TYPE_SINT32, F.TYPE_SINT64}
 _UNSIGNED_32: Final = {F.TYPE_UINT32, F.TYPE_FIXED32}
 _UNSIGNED_64: Final = {F.TYPE_UINT64, F.TYPE_FIXED64}
 _FLOATING: Final = {F.TYPE_FLOAT, F.TYPE_DOUBLE}
@@ -211,7 +211,7 @@ def _by_number(field: Any, kind: Map) -> Callable[[np.ndarray, pa.Array], pa.Arr
     def order(maps: np.ndarray, keys: pa.Array) -> pa.Array:
         sheet = Sheet(np.arange(len(keys)), np.zeros(len(keys), bool))
         raw = to_raw(sheet, keys, np.ones(len(keys), bool))
-        if field.type in _ZIGZAG:
+        if field.type in ZIGZAG:
             raw = unzigzag(raw).view(np.uint64)
         return pa.array(np.lexsort((~raw, maps)))
 
@@ -294,7 +294,7 @@ def _raw_of(type_: int, kind: Kind) -> Raw:
 def _integer(type_: int) -> Raw:
     def raw(sheet: Sheet, array: pa.Array, present: np.ndarray) -> Any:
         values = values_of(array.cast(pa.int64()), "<i8")
-        if type_ in _ZIGZAG:
+        if type_ in ZIGZAG:
             return zigzag(values)
         if type_ in _UNSIGNED_32:
             sheet.refuse(present & (values >> 32 != 0))

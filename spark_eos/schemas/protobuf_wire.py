@@ -29,6 +29,8 @@ _CODES: Final = {
     F.TYPE_SFIXED32: "<i4",
     F.TYPE_FLOAT: "<f4",
 }
+ZIGZAG: Final = {F.TYPE_SINT32, F.TYPE_SINT64}
+_SHORT: Final = {F.TYPE_INT32, F.TYPE_SINT32, F.TYPE_UINT32, F.TYPE_ENUM}
 # The first elements of all lists are found together, then all second elements, and so on. After
 # _MANY_ELEMENTS elements, upb is faster if fewer than _FEW_LISTS lists have more.
 _MANY_ELEMENTS: Final = 16
@@ -85,29 +87,21 @@ def skip(cursor: Cursor, wire: int) -> None:
 def numbers(kind: int) -> Callable[[Cursor], Any]:
     """Return a function that reads a number of a field's type; a cast makes it the column's type.
 
-    The function refuses integers beyond the type's range, which Protobuf would truncate.
+    As in Protobuf, integers beyond the type's range are truncated.
     """
     if kind in _CODES:
         return lambda cursor: _fixed(cursor.number(_CODES[kind]), kind)
-    bits = {F.TYPE_BOOL: 1, F.TYPE_UINT32: 32, F.TYPE_SINT32: 32}.get(kind, 64)
 
     def read(cursor: Cursor) -> Any:
         raw = cursor.varint()
-        if bits < 64:
-            cursor.refuse(raw >= np.uint64(1 << bits))
+        if kind == F.TYPE_BOOL:
+            return raw != 0
+        if kind in _SHORT:
+            raw &= np.uint64(2**32 - 1)
         if kind == F.TYPE_UINT64:
             return raw
-        if kind == F.TYPE_BOOL:
-            return raw == 1
-        if kind in {F.TYPE_SINT32, F.TYPE_SINT64}:
-            values = unzigzag(raw)
-            return values.astype(np.int32) if bits == 32 else values
-        values = raw.view(np.int64)
-        if kind in {F.TYPE_INT32, F.TYPE_ENUM}:
-            short = values.astype(np.int32)
-            cursor.refuse(short != values)
-            return short
-        return values
+        values = unzigzag(raw) if kind in ZIGZAG else raw.view(np.int64)
+        return values if kind == F.TYPE_UINT32 or kind not in _SHORT else values.astype(np.int32)
 
     return read
 
