@@ -94,19 +94,26 @@ class _Answer:
         self._sets.get()
 
 
-class _Selector(NetworkSelector):  # type: ignore[misc]
+class EventLoop(NetworkSelector):  # type: ignore[misc]
+    """kafka-python's event loop in its own thread, which runs inside the context ``around``."""
+
     def __init__(
-        self, configuration: dict[str, Any], around: Callable[[], AbstractContextManager[None]]
+        self,
+        configuration: dict[str, Any],
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._around = around
         super().__init__(**configuration)
+        self.start()
 
     def run_forever(self) -> None:
         with self._around():
             super().run_forever()
 
     def run(self, coro: Any, *args: Any) -> Any:
-        """Like kafka-python's `run`, but Ctrl-C can't leave an event locked and hang the loop."""
+        """Run a coroutine function in the loop; return its result or raise its error."""
+        # kafka-python would wait for an event, whose lock a caller that Ctrl-C interrupts may leave
+        # held. That would hang the loop.
         ours = self._io_thread not in (None, threading.current_thread())
         if self._closed or self._exception or not ours:
             return super().run(coro, *args)
@@ -130,31 +137,15 @@ class _Selector(NetworkSelector):  # type: ignore[misc]
             raise state["exception"]
         return state["value"]
 
-
-class EventLoop:
-    """kafka-python's event loop in its own thread, which runs inside the context ``around``."""
-
-    def __init__(
-        self,
-        configuration: dict[str, Any],
-        around: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        self.selector = _Selector(configuration, around)
-        self.selector.start()
-
-    def run(self, coroutine: Any, *arguments: Any) -> Any:
-        """Run a coroutine function in the loop; return its result or raise its error."""
-        return self.selector.run(coroutine, *arguments)
-
-    def close(self, manager: "NodeConnections") -> None:
+    def end(self, manager: "NodeConnections") -> None:
         """Close the connections without sending pending data, and end the thread."""
 
         async def close_all() -> None:
             manager.abort()
 
         self.run(close_all)
-        self.selector.stop(timeout_ms=_STOP_MS)
-        self.selector.close()
+        self.stop(timeout_ms=_STOP_MS)
+        self.close()
 
 
 class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]

@@ -89,20 +89,27 @@ def _without_advice(reason: str) -> str:
 def delivery_of_run(
     query: SinkQuery,
     marker: Marker,
-    check_first: Callable[[], None],
-    may_change: Callable[[], bool] = lambda: False,
+    batch_id: int,
+    start: Start,
+    check_first: Callable[[], None] = lambda: None,
 ) -> tuple[type[Delivery], str]:
-    """Return the delivery of a run, and why no cheaper one can write the query."""
+    """Return the delivery of a run that begins with a batch, and why no cheaper one can write it.
+
+    ``check_first`` checks the batch's plan.
+    """
     # A query keeps the delivery with which its checkpoint was begun, unless that delivery was the
-    # fallback and has written nothing (may_change).
+    # fallback and has written nothing.
     delivery, fallback = query.delivery, query.fallback
     why = query.why if query.forced else ""
     if fallback is None:
         return delivery, why
-    if marker.group_id is not None and (marker.delivery != fallback.name or not may_change()):
+    begun_with_fallback = marker.delivery == fallback.name
+    if marker.group_id is not None and not (
+        begun_with_fallback and _may_change(query, marker, batch_id, start)
+    ):
         # Only source_kafka decides between direct and mirrored: the run refuses a checkpoint that
         # was begun with the other one.
-        return (fallback if marker.delivery == fallback.name else delivery), why
+        return (fallback if begun_with_fallback else delivery), why
     try:
         check_first()
     except UnsupportedPipelineError as error:
@@ -112,7 +119,7 @@ def delivery_of_run(
     return delivery, why
 
 
-def may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) -> bool:
+def _may_change(query: SinkQuery, marker: Marker, batch_id: int, start: Start) -> bool:
     """Return True if a query that began as staged may become direct; its run checks this again."""
     group_id, topic = query.settings.group_id, query.progress_topic.name
     if not may_become_direct(marker, group_id, query.delivery.name, batch_id):

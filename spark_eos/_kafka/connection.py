@@ -91,7 +91,7 @@ class Connections:
             connection, self._open = self._open, None
             if connection is not None:
                 loop, manager = connection
-                loop.close(manager)
+                loop.end(manager)
 
     def _connected(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
         with self._lock:
@@ -104,11 +104,11 @@ class Connections:
     def _connect(self, deadline: Deadline) -> tuple[EventLoop, ConnectionManager]:
         configuration = self._settings.for_kafka_python()
         loop = EventLoop(configuration, our_connections)
-        manager = ConnectionManager(loop.selector, self._settings, configuration)
+        manager = ConnectionManager(loop, self._settings, configuration)
         try:
             self._reach(manager, deadline)
         except BaseException as error:
-            loop.close(manager)
+            loop.end(manager)
             if isinstance(error, SparkEosError) or not isinstance(error, Exception):
                 raise
             if not isinstance(error, (*_NOT_SENT, *_LOST)):

@@ -1,7 +1,6 @@
 """Assigns a sink's batches to runs, and ends runs, in the process that runs the batches."""
 
 import contextlib
-import functools
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_eos._batch_report import BatchReport
 from spark_eos._checks.start import Start
 from spark_eos._delivery.base import Delivery, SinkQuery
-from spark_eos._delivery.choice import delivery_of_run, may_change
+from spark_eos._delivery.choice import delivery_of_run
 from spark_eos._delivery.renewal import end_renewal, renew_hourly
 from spark_eos._exactly_once.batch import Run
 from spark_eos._exactly_once.delivery import Batch
@@ -286,8 +285,7 @@ class SinkBatches:
             runtime.check_batch(frame, frame, runtime.offset_log.batch_range(batch_id))
 
         marker = runtime.offset_log.markers.read()
-        changes = functools.partial(may_change, query, marker, batch_id, start)
-        delivery, why = delivery_of_run(query, marker, check_first, changes)
+        delivery, why = delivery_of_run(query, marker, batch_id, start, check_first)
         if runtime.asynchronous:
             delivery.check_asynchronous_progress()
         # A user's function may have changed the columns or the options since `write`.

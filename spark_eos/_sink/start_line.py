@@ -1,6 +1,5 @@
 """The line printed at a start: the delivery, where the query begins, and its lag."""
 
-import functools
 import logging
 from collections.abc import Collection
 from typing import Final
@@ -11,7 +10,7 @@ from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._checks.start import Start
 from spark_eos._client.printable import counted
 from spark_eos._delivery.base import Delivery, SinkQuery
-from spark_eos._delivery.choice import delivery_of_run, may_change
+from spark_eos._delivery.choice import delivery_of_run
 from spark_eos._kafka.connection import Connections
 from spark_eos._kafka.deadline import Deadline
 from spark_eos._kafka.list_offsets import end_offsets, start_offsets
@@ -36,9 +35,8 @@ def say_start(query: SinkQuery, spark: SparkSession, start: Start, log: OffsetLo
             why += f", unless its checkpoint was begun with {query.fallback.name}"
         elif log is not None:
             marker = log.markers.read()
-            changes = functools.partial(may_change, query, marker, log.next_batch(), start)
             # The first batch may still change the delivery.
-            delivery, _ = delivery_of_run(query, marker, lambda: None, changes)
+            delivery, _ = delivery_of_run(query, marker, log.next_batch(), start)
             if delivery is not query.delivery:
                 why = "its checkpoint was begun with it"
         begun = log is not None and log.begun is not None

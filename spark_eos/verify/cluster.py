@@ -91,7 +91,7 @@ class Cluster:
         self._leaders: dict[TopicPartition, int] = {}
         configuration = settings.for_kafka_python()
         self._loop = EventLoop(configuration, our_connections)
-        self._manager = ConnectionManager(self._loop.selector, settings, configuration)
+        self._manager = ConnectionManager(self._loop, settings, configuration)
         try:
             self._manager.reach(timeout)
         except BaseException as error:
@@ -105,7 +105,7 @@ class Cluster:
 
     def close(self) -> None:
         """Close all connections and stop their thread."""
-        self._loop.close(self._manager)
+        self._loop.end(self._manager)
 
     # Requests -----------------------------------------------------------------------------------
 

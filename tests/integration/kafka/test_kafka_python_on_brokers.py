@@ -59,11 +59,11 @@ class _Watched(NodeConnections):
 def _connections(servers: str, **settings: str) -> Iterator[tuple[EventLoop, _Watched]]:
     configuration = ClientSettings({"bootstrap.servers": servers, **settings}).for_kafka_python()
     loop = EventLoop(configuration)
-    manager = _Watched(loop.selector, configuration)
+    manager = _Watched(loop, configuration)
     try:
         yield loop, manager
     finally:
-        loop.close(manager)
+        loop.end(manager)
 
 
 @pytest.fixture(scope="module")
@@ -364,7 +364,7 @@ def test_a_refusal_does_not_end_the_refreshing_of_metadata(broker: EmbeddedKafka
     configuration = ClientSettings({"bootstrap.servers": broker.bootstrap_servers})
     settings = configuration.for_kafka_python()
     loop = EventLoop(settings)
-    manager = _Refused(loop.selector, settings)
+    manager = _Refused(loop, settings)
     try:
         manager.reach(30)
         for refusal in (AuthenticationError("refused"), None):
@@ -380,4 +380,4 @@ def test_a_refusal_does_not_end_the_refreshing_of_metadata(broker: EmbeddedKafka
         with pytest.raises(AuthenticationError):
             loop.run(manager.answer, MetadataRequest(topics=[]), None, 10_000, 10_000)
     finally:
-        loop.close(manager)
+        loop.end(manager)

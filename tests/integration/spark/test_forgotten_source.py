@@ -13,9 +13,9 @@ from spark_eos._checkpoint.files import ArrowFiles
 from spark_eos._checkpoint.marker import DIRECT, STAGED, Marker
 from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._client.persisted import FORMAT
+from spark_eos._delivery import choice
 from spark_eos._delivery.choice import DELIVERIES
 from spark_eos._kafka.topic_partition import TopicPartition
-from spark_eos._sink import batches as sink_run
 from spark_eos.errors import UnsupportedPipelineError
 from support import groups
 from support.apis import Api, Queries
@@ -185,7 +185,7 @@ def test_a_staged_but_unwritten_batch_is_not_taken_for_direct(
     assert "before the first row" in error
     # What was looked at before all others were fenced counts for nothing.
     with monkeypatch.context() as patch:
-        patch.setattr(sink_run, "may_change", lambda *_: True)
+        patch.setattr(choice, "_may_change", lambda *_: True)
         error = api.start(flow).error()
         assert error is not None
         assert "has written with delivery='staged'" in error

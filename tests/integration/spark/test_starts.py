@@ -83,7 +83,7 @@ def starts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> S
 
 
 def _open(starts: Starts) -> int:
-    threads = {thread for loop in starts.loops if (thread := loop.selector._io_thread)}
+    threads = {thread for loop in starts.loops if (thread := loop._io_thread)}
     return sum(thread.is_alive() for thread in threads)
 
 

@@ -98,7 +98,7 @@ while interrupted < 5_000:
         interrupted += 1
 signal.signal(signal.SIGALRM, signal.SIG_IGN)
 loop.run(nothing)
-loop.selector.stop()
+loop.stop()
 """
 
 

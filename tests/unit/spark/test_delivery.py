@@ -20,9 +20,15 @@ def _chosen(stream: str, noted: str | None, wanted: str = AUTO, refusal: str = "
     fallback = DELIVERIES[STAGED] if wanted == AUTO else None
     settings = SimpleNamespace(group_id="group")
     query: Any = SimpleNamespace(
-        delivery=DELIVERIES[stream], fallback=fallback, settings=settings, why="", forced=False
+        delivery=DELIVERIES[stream],
+        fallback=fallback,
+        settings=settings,
+        why="",
+        forced=False,
+        progress_topic=SimpleNamespace(name="progress"),
     )
-    return delivery_of_run(query, marker, check_first)[0].name
+    # A later batch than the first, after which a staged query stays staged.
+    return delivery_of_run(query, marker, 1, None, check_first)[0].name  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("delivery", [DIRECT, MIRRORED])
