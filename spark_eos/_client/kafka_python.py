@@ -6,6 +6,7 @@
 
 import copy
 import errno
+import math
 import random
 import ssl
 import threading
@@ -228,10 +229,11 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
         known = [broker.node_id for broker in self.cluster.brokers()]
         nodes = [node for node in known if node != avoided] or known
         open_ = [conn for conn in map(self._conns.get, nodes) if conn and conn.connected]
-        if ready := [conn for conn in open_ if not conn.paused]:
-            return min(ready, key=lambda conn: len(conn.in_flight_requests)).node_id
-        # Skip brokers that failed, and brokers that have been connecting for too long.
+        # Skip brokers that owe an answer, that failed, or that have been connecting for too long.
         since = time.monotonic() - _SILENT
+        ready = [conn for conn in open_ if not conn.paused and _oldest(conn) >= since]
+        if ready:
+            return min(ready, key=lambda conn: len(conn.in_flight_requests)).node_id
         likely = [n for n in nodes if n not in self._backoff and self._met.get(n, since) >= since]
         return random.choice(likely) if likely else super().least_loaded_node()  # noqa: S311
 
@@ -293,6 +295,13 @@ class NodeConnections(KafkaConnectionManager):  # type: ignore[misc]
             self.config["socket_options"],
             timeout_at,
         )
+
+
+def _oldest(connection: Any) -> float:
+    """Return when the oldest unanswered request was sent, by the monotonic clock."""
+    requests = connection.in_flight_requests
+    sent: float = min((at for _, _, at, *_ in requests), default=math.inf)
+    return sent
 
 
 def bootstrap_hosts(servers: str) -> list[tuple[str, int]]:

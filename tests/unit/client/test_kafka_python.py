@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,20 +33,37 @@ def test_the_settings() -> None:
     assert not lacking, f"kafka-python has no setting {sorted(lacking)} any more"
 
 
-def _connection(node: int, *, requests: int, paused: set[str]) -> Any:
+def _connection(
+    node: int, *, requests: int, paused: frozenset[str] = frozenset(), waited: float = 0.0
+) -> Any:
+    sent = (0, None, time.monotonic() - waited, 0.0, None)
     return SimpleNamespace(
-        node_id=node, connected=True, in_flight_requests=[None] * requests, paused=paused
+        node_id=node, connected=True, in_flight_requests=[sent] * requests, paused=paused
+    )
+
+
+def _manager(*connections: Any) -> Any:
+    brokers = [SimpleNamespace(node_id=node) for node in (1, 2, 3)]
+    return SimpleNamespace(
+        cluster=SimpleNamespace(brokers=lambda: brokers),
+        _conns={each.node_id: each for each in connections},
+        _backoff={},
+        _met={},
     )
 
 
 def test_a_throttled_broker_is_not_chosen() -> None:
-    brokers = [SimpleNamespace(node_id=node) for node in (1, 2, 3)]
-    manager: Any = SimpleNamespace(cluster=SimpleNamespace(brokers=lambda: brokers))
-    throttled = _connection(1, requests=0, paused={"throttle"})
-    busy = [_connection(node, requests=node, paused=set()) for node in (2, 3)]
-    manager._conns = {each.node_id: each for each in (throttled, *busy)}
+    throttled = _connection(1, requests=0, paused=frozenset({"throttle"}))
+    manager = _manager(throttled, *(_connection(node, requests=node) for node in (2, 3)))
     assert NodeConnections.least_loaded_node(manager) == 2
     assert NodeConnections.least_loaded_node(manager, avoided=2) == 3
+
+
+def test_a_broker_that_owes_an_answer_is_not_chosen() -> None:
+    owing = _connection(1, requests=1, waited=5)
+    assert NodeConnections.least_loaded_node(_manager(owing, _connection(2, requests=3))) == 2
+    # Rather than such a broker, choose one to which there is no connection yet.
+    assert NodeConnections.least_loaded_node(_manager(owing)) in {2, 3}
 
 
 def _imports(path: Path) -> Iterator[tuple[str, str]]:
