@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -464,6 +464,10 @@ class _Watcher:
     def total(self) -> int:
         """The greatest sum of committed offsets so far."""
         return self._readings[-1].total
+
+    def last_readings(self) -> list[dict[str, float]]:
+        """The latest sums of committed offsets, with when they were asked for and first seen."""
+        return [asdict(reading) for reading in self._readings[-5:]]
 
     def stop_feeding(self) -> None:
         """Stops producing; returns when everything being produced has been written."""

@@ -19,6 +19,7 @@ from chaos.schedule import DEADLY, FATAL, NODES, Kind, Schedule, Step
 from chaos.schema_load import OUTPUT_SUBJECT, wrong_values
 from chaos.stage import TRANSACTION_TIMEOUT_MS, Stage, TrialError, wait_for
 from chaos.staged_judging import judge
+from chaos.stall import record_stall
 from chaos.traces import resolved, save
 from spark_eos.verify import Kind as FindingKind
 from spark_eos.verify import Verdict, verify
@@ -115,9 +116,9 @@ def _play(stage: Stage, outcome: Outcome, log: Log) -> None:
     except ViolationError as error:
         outcome.violations.append(error.violation)
     except TrialError as error:
-        outcome.stuck = str(error)
+        outcome.stuck = record_stall(stage, str(error))
     except Exception:  # noqa: BLE001 - see above
-        outcome.harness = traceback.format_exc()
+        outcome.harness = record_stall(stage, traceback.format_exc())
     if not drained:
         stage.end()
     outcome.records = stage.source.produced
@@ -127,7 +128,7 @@ def _play(stage: Stage, outcome: Outcome, log: Log) -> None:
         if "steps_replayed" in outcome.findings:
             log(f"{outcome.findings['steps_replayed']:,} steps were taken through the model")
     except Exception:  # noqa: BLE001 - see above
-        outcome.harness = outcome.harness or traceback.format_exc()
+        outcome.harness = outcome.harness or record_stall(stage, traceback.format_exc())
     outcome.violations += [*stage.watcher.violations, *_rows_not_named(stage.directory)]
     outcome.violations += [
         Violation(Rule.OFFSETS_LAST, f"{len(stage.order.violations)} times, first {first}")
