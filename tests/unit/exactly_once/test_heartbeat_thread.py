@@ -2,12 +2,17 @@
 
 import threading
 import time
+import uuid
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
+from spark_eos._client.settings import ClientSettings
 from spark_eos._exactly_once import members
-from spark_eos._exactly_once.members import HeartbeatThread
+from spark_eos._exactly_once.members import GroupMembership, HeartbeatThread, Member
+from spark_eos._kafka.connection import Connections
 from spark_eos.errors import AuthenticationError, DeadlineExceededError
 
 
@@ -61,6 +66,24 @@ def test_each_time_without_answers_is_warned_of_once(
     away = DeadlineExceededError("no answer")
     _after(away, None, away, away, None)
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+def test_a_new_assignment_is_acknowledged_at_once() -> None:
+    with closing(Connections(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as connections:
+        membership = GroupMembership(
+            connections,
+            "group",
+            group_timeout_ms=1_000,
+            watch=lambda: True,
+            at_end=lambda: None,
+        )
+        # Before the member has joined, only the interval counts.
+        assert [membership._is_beat_due(waited) for waited in (0.1, 5.0)] == [False, True]
+        member = Member("spark-eos-0", "id", 2, {(uuid.uuid4(), 0): 2})
+        membership._member = member
+        assert membership._is_beat_due(0.1)
+        membership._member = replace(member, acknowledged=member.owned)
+        assert not membership._is_beat_due(0.1)
 
 
 def test_heartbeats_are_sent_in_time_although_the_jvm_is_slow(
