@@ -14,11 +14,9 @@ _USER_INFO: Final = "basic.auth.user.info"
 _ENDPOINT: Final = "bearer.auth.issuer.endpoint.url"
 _PROXIES: Final = ("http", "https", "socks5", "socks5h")
 _SECRETS: Final = ("password", "secret", "token", "user.info", "provider.config")
-_FILES: Final = (
-    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"),
-    # The variable counts if there is no `ssl.ca.location`.
-    "SSL_CERT_FILE",
-)
+_FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location")
+# A variable that counts if there is no `ssl.ca.location`.
+_CERT_FILE: Final = "SSL_CERT_FILE"
 _DEFAULTS: Final = {"timeout": 10, "max.retries": 0}
 _NUMBERS: Final = {
     "timeout",
@@ -67,8 +65,10 @@ class RegistrySettings:
             return make(self._values)
         except OSError as error:
             # Its text names no file, and the registry is not at fault: waiting would not help.
-            given = {"SSL_CERT_FILE": os.environ.get("SSL_CERT_FILE"), **self._values}
-            files = [f"{name}={given[name]}" for name in _FILES if given.get(name) is not None]
+            given = {name: self._values.get(name) for name in _FILES}
+            if given["ssl.ca.location"] is None:
+                given[_CERT_FILE] = os.environ.get(_CERT_FILE)
+            files = [f"{name}={file}" for name, file in given.items() if file is not None]
             raise ValueError(
                 f"the TLS files ({', '.join(files) or 'none is set'}) can't be used on this "
                 f"machine: {error}"

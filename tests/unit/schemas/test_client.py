@@ -427,6 +427,10 @@ def test_a_file_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("SSL_CERT_FILE", "/nowhere.pem")
     with pytest.raises(ConfigurationError, match=r"SSL_CERT_FILE=/nowhere\.pem.*No such file"):
         SchemaRegistry({"url": "http://a"})
+    # With an authority of its own, the client ignores the variable.
+    with pytest.raises(ConfigurationError, match="No such file") as error:
+        SchemaRegistry({"url": "http://a", "ssl.ca.location": "/absent.pem"})
+    assert "SSL_CERT_FILE" not in str(error.value)
 
 
 def test_a_file_that_an_executor_lacks_is_named_at_once(tmp_path: Path) -> None:
