@@ -91,18 +91,22 @@ def check_no_suspects(
     group: Group, sources: Sources, known: KnownPartitions, partitions: Partitions
 ) -> None:
     """Refuse ranges that an earlier run has marked as possibly incomplete."""
-    for partition, suspect in sorted(known.suspects.items()):
-        if partition in partitions:
-            raise OffsetsLostError(
-                f"rows of offsets {suspect.first} to {suspect.after - 1} of "
-                f"{sources.name(partition)} may be missing: an earlier run of group {group.id!r} "
-                "got these rows out of order or in two tasks, after it had committed some of "
-                "them. Find out which rows are missing (spark-eos verify). Then set the group's "
-                f"offset while the query is stopped: to {suspect.first} to write all these rows "
-                f"again, or to {suspect.after} to continue after them "
-                f"({sources.how_to_set(group, {partition: 'N'})}), and start with an empty "
-                "checkpoint_location"
-            )
+    suspects = {p: suspect for p, suspect in sorted(known.suspects.items()) if p in partitions}
+    if not suspects:
+        return
+    ranges = (
+        f"offsets {s.first} to {s.after - 1} of {sources.name(p)}" for p, s in suspects.items()
+    )
+    again = (f"{sources.name(p)} to {s.first}" for p, s in suspects.items())
+    after = (f"{sources.name(p)} to {s.after}" for p, s in suspects.items())
+    raise OffsetsLostError(
+        f"rows of {' and '.join(ranges)} may be missing: an earlier run of group {group.id!r} got "
+        "these rows out of order or in two tasks, after it had committed some of them. Find out "
+        "which rows are missing (spark-eos verify). Then set the group's offsets while the query "
+        f"is stopped: {', '.join(again)} to write all these rows again, or {', '.join(after)} to "
+        f"continue after them ({sources.how_to_set(group, dict.fromkeys(suspects, 'N'))}), and "
+        "start with an empty checkpoint_location"
+    )
 
 
 def suspect_ranges(

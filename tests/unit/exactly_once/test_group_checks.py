@@ -90,9 +90,13 @@ def test_ranges_that_may_not_all_be_written() -> None:
 
 
 def test_such_a_range_is_refused_with_where_to_begin() -> None:
-    known = KnownPartitions(suspects={_0: SuspectRange(5, 8)})
-    check_no_suspects(_GROUP, _SOURCES, known, [_1])
-    with pytest.raises(OffsetsLostError, match=r"offsets 5 to 7 of t-0 .* to 5 to .*, or to 8 to"):
+    known = KnownPartitions(suspects={_0: SuspectRange(5, 8), _1: SuspectRange(0, 2)})
+    check_no_suspects(_GROUP, _SOURCES, known, [TopicPartition("t", 2)])
+    with pytest.raises(OffsetsLostError, match=r"rows of offsets 0 to 1 of t-1 may be missing"):
+        check_no_suspects(_GROUP, _SOURCES, known, [_1])
+    ranges = r"rows of offsets 5 to 7 of t-0 and offsets 0 to 1 of t-1 may be missing"
+    cure = r"t-0 to 5, t-1 to 0 to write .*, or t-0 to 8, t-1 to 2 to continue .* t:0 .* t:1 "
+    with pytest.raises(OffsetsLostError, match=f"{ranges}.*{cure}"):
         check_no_suspects(_GROUP, _SOURCES, known, [_0, _1])
 
 
