@@ -186,7 +186,7 @@ class MarkerFiles:
             whole = [marker for marker in markers if marker.group_id is not None]
             if whole:
                 # There are two markers if a run was frozen while a newer run began. Nothing shows
-                # which marker is newer: a takeover leaves the members' epochs unchanged. So combine
+                # which marker is newer: a takeover leaves the member epoch unchanged. So combine
                 # the markers.
                 return reduce(_both, whole)
         return None

@@ -99,7 +99,7 @@ def _warning(group_id: str, members: Sequence[DescribedMember]) -> Text:
         f"Group {group_id} has live members: a query may be running, and some of the transactions "
         "may be its current ones. Ending them loses nothing, but the query must write them again.\n"
     )
-    # A query may have many members, all with the same client id.
+    # A query of an earlier version may have many members, all with the same client id.
     for (client_id, where), number in sorted(
         Counter((m.client_id, host(m)) for m in members).items()
     ):

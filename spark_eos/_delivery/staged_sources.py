@@ -183,4 +183,5 @@ class SourcePositions:
                 )
             self._failed = True
             return False
+        self._failed = False
         return True

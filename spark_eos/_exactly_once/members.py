@@ -315,6 +315,10 @@ class GroupMembership:
                 self._await_assignment(needed, deadline)
                 if self._session_lost:
                     raise RetriableError("the member was dropped while it joined")
+                # A member that joins after this raises the group's epoch, which the next heartbeat
+                # tells.
+                if others := self._others(deadline):
+                    raise RetriableError(f"another member has joined: {others[0]}")
                 self._changed = False
 
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
@@ -373,15 +377,18 @@ class GroupMembership:
                 self._send_heartbeat(deadline)
                 missing = sorted(set(needed) - self.assignment().partitions)
             self.check()
-            if missing and not self._session_lost:
-                # This raises if another application's consumer holds the partitions.
-                own_group(self._connections, self._group_id, deadline)
+            if missing and not self._session_lost and not self._others(deadline):
                 raise RetriableError(
                     f"{len(missing)} source partitions are not assigned yet; "
                     f"the first partition is {missing[0]}"
                 )
 
         deadline.attempts(f"joining group {self._group_id!r}", pause=0.01)(attempt)
+
+    def _others(self, deadline: Deadline) -> list[groups.DescribedMember]:
+        """Return members of other runs; raise an error if one is of another application."""
+        members = own_group(self._connections, self._group_id, deadline).members
+        return [member for member in members if member.member_id not in self._own_ids]
 
     # Heartbeats -------------------------------------------------------------------------------
 

@@ -224,7 +224,7 @@ class GroupOffsets:
     def topics(
         self, partitions: Partitions, noted: Mapping[str, uuid.UUID] | None = None
     ) -> dict[str, TopicInfo]:
-        """Return the partitions' topics; refuse topics recreated since the members joined."""
+        """Return the partitions' topics; refuse topics recreated since the member joined."""
         known = self._membership.topic_ids if noted is None else noted
         names = {topic for topic, _ in partitions}
         return source_topics(self._topics, names, known, self._settings.group_id)
@@ -358,7 +358,9 @@ class GroupOffsets:
                 for partition, offset in wanted.items()
                 if partition in left or committed.get(partition, -1) < offset
             }
-            if pending and self._by_name:
+            if not pending:
+                return
+            if self._by_name:
                 # The brokers would accept these offsets for any topic that now has the name.
                 self.topics(pending)
             member, assigned = self.assignment()
@@ -440,7 +442,7 @@ class GroupOffsets:
         self._all_committed_at = time.monotonic()
 
     def _may_renew(self, deadline: Deadline) -> bool:
-        """Return True if the partitions' topics are the ones that the members joined with."""
+        """Return True if the partitions' topics are the ones that the member joined with."""
         if not self._by_name:
             return True
         ids = self._membership.topic_ids

@@ -26,9 +26,13 @@ def foreign_consumer(
     protocol: str = "consumer",
     *,
     client_id: str = CLIENT_ID,
+    topic: str | None = None,
     offsets: Mapping[int, int] | None = None,
 ) -> Iterator[None]:
-    """Starts the consumer, and waits until it has joined; at the end, it leaves or expires."""
+    """Starts the consumer, and waits until it has joined; at the end, it leaves or expires.
+
+    ``topic`` is the source topic by default.
+    """
     settings = {
         **flow.kafka,
         "group.id": flow.group_id,
@@ -37,7 +41,7 @@ def foreign_consumer(
         "enable.auto.commit": False,
         "auto.offset.reset": "earliest",
     }
-    given = json.dumps([settings, flow.source, list((offsets or {}).items())])
+    given = json.dumps([settings, topic or flow.source, list((offsets or {}).items())])
     command = [sys.executable, "-m", "support.foreign_consumer", given]
 
     def is_member() -> bool:

@@ -2,7 +2,9 @@
 
 import logging
 import threading
-from contextlib import closing
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, NoReturn
 
 import pytest
@@ -21,6 +23,7 @@ from spark_eos._kafka.transactional_ids import id_pattern
 from spark_eos._kafka.transactions import fence_producer
 from spark_eos._worker.producer import TransactionalProducer
 from support.flow import Flow
+from support.foreign_consumer import foreign_consumer
 from support.manual_members import ManualMembers
 from support.members import deadline, started, writer_settings
 from support.proxy import KafkaProxy
@@ -39,6 +42,53 @@ def test_members_of_a_version_that_had_several_leave(flow: Flow) -> None:
             member, partitions = group.assignment()
             assert [m.instance_id for m in flow.members()] == [member.instance_id]
             assert partitions == {TopicPartition(flow.source, p) for p in (0, 1)}
+
+
+@contextmanager
+def _after_the_first_look(
+    monkeypatch: pytest.MonkeyPatch, join: Callable[[], object]
+) -> Iterator[None]:
+    """Lets somebody join the group after a start has seen who its members are."""
+    todo = [join]
+
+    def seen_before(*args: Any) -> DescribedGroup:
+        found = own_group(*args)
+        if todo:
+            todo.pop()()
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(membership, "own_group", seen_before)
+        yield
+
+
+def test_a_foreign_consumer_that_joins_during_a_start_is_named(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        # It takes no partition that the query needs.
+        consumer = foreign_consumer(flow, topic=flow.target)
+        with (
+            _after_the_first_look(monkeypatch, lambda: stack.enter_context(consumer)),
+            pytest.raises(errors.ForeignMemberError, match="'somebody-else' on host"),
+            started(flow),
+        ):
+            pass
+
+
+def test_another_runs_member_that_joins_during_a_start_leaves(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with flow.connections() as connections:
+        several, began = ManualMembers(flow, connections), time.monotonic()
+        with (
+            _after_the_first_look(monkeypatch, lambda: several.join("spark-eos-1")),
+            started(flow) as group,
+        ):
+            assert [m.instance_id for m in flow.members()] == ["spark-eos-0"]
+            assert len(group.assignment().partitions) == flow.partitions
+    # The start does not wait until the member's session has expired.
+    assert time.monotonic() - began < 20
 
 
 def test_closed_connections_stay_closed(flow: Flow) -> None:
