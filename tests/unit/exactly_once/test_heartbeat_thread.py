@@ -68,6 +68,26 @@ def test_each_time_without_answers_is_warned_of_once(
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
 
 
+def test_the_thread_is_waited_for_unless_it_waits_itself() -> None:
+    begun, returned, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def heartbeat() -> None:
+        begun.set()
+        thread.join(10)
+        returned.set()
+        time.sleep(0.3)
+        ended.set()
+
+    thread = _thread(heartbeat)
+    thread.join(10)  # It has not started.
+    thread.start()
+    assert begun.wait(10)
+    thread.stop()
+    thread.join(10)
+    assert returned.is_set()
+    assert ended.is_set()
+
+
 def test_a_new_assignment_is_acknowledged_at_once() -> None:
     with closing(Connections(ClientSettings({"bootstrap.servers": "127.0.0.1:1"}))) as connections:
         membership = GroupMembership(
