@@ -24,7 +24,7 @@ from spark_eos._sink.failures import Failures, note_run
 from spark_eos._sink.start_checks import StartChecks
 from spark_eos._spark.classic import ClassicRuntime
 from spark_eos._spark.connect import ConnectRuntime
-from spark_eos._spark.failed_expression import expressions_judged
+from spark_eos._spark.failed_job import expressions_judged
 from spark_eos._spark.final_steps import NO_STEPS, FinalSteps
 from spark_eos._spark.names import with_known_names
 from spark_eos._spark.runtime import QueryRuntime

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from spark_eos._checkpoint.marker import Files
 from spark_eos._checkpoint.offset_log import OffsetLog
 from spark_eos._exactly_once.batch import Run
-from spark_eos._spark.executor_python import executor_fault
+from spark_eos._spark.failed_job import executor_fault
 from spark_eos._spark.signed_errors import signed_error
 from spark_eos._worker.plan import BatchRange
 from spark_eos.errors import QueryStoppedError, SparkEosError
