@@ -319,6 +319,8 @@ class GroupMembership:
                 # tells.
                 if others := self._others(deadline):
                     raise RetriableError(f"another member has joined: {others[0]}")
+                if set(needed) - self.assignment().partitions:
+                    raise RetriableError("source partitions are not assigned yet")
                 self._changed = False
 
             deadline.attempts(f"taking over group {self._group_id!r}", pause=0.05)(attempt)
@@ -386,9 +388,15 @@ class GroupMembership:
         deadline.attempts(f"joining group {self._group_id!r}", pause=0.01)(attempt)
 
     def _others(self, deadline: Deadline) -> list[groups.DescribedMember]:
-        """Return members of other runs; raise an error if one is of another application."""
+        """Return members of other runs; raise an error if one is foreign, or has taken over."""
         members = own_group(self._connections, self._group_id, deadline).members
-        return [member for member in members if member.member_id not in self._own_ids]
+        others = [member for member in members if member.member_id not in self._own_ids]
+        for other in others:
+            if self._renews_only:
+                raise SparkEosError(f"a run has joined in the meantime: {other}")
+            if other.instance_id == self._instance_id:
+                raise self._note_fenced(other)
+        return others
 
     # Heartbeats -------------------------------------------------------------------------------
 

@@ -76,6 +76,29 @@ def test_a_foreign_consumer_that_joins_during_a_start_is_named(
             pass
 
 
+def test_a_start_that_is_taken_over_does_not_fight_back(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newer: list[membership.GroupMembership] = []
+    looks = 0
+
+    def look(*args: Any) -> DescribedGroup:
+        nonlocal looks
+        looks += 1
+        if looks == 2:  # The older start has joined, and looks once more.
+            newer.append(stack.enter_context(started(flow)))
+        return own_group(*args)
+
+    monkeypatch.setattr(membership, "own_group", look)
+    with ExitStack() as stack:
+        with pytest.raises(errors.FencedByNewerRunError), started(flow):
+            pass
+        newer[0].check()
+        assert newer[0].newer_run() is None
+        (member,) = flow.members()
+        assert member.member_id == newer[0].assignment().member.member_id
+
+
 def test_another_runs_member_that_joins_during_a_start_leaves(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
