@@ -48,7 +48,7 @@ def _manager(*connections: Any) -> Any:
         cluster=SimpleNamespace(brokers=lambda: brokers),
         _conns={each.node_id: each for each in connections},
         _backoff={},
-        _met={},
+        _met={each.node_id: time.monotonic() - 10 for each in connections},
     )
 
 
