@@ -10,8 +10,7 @@ from rich.text import Text
 
 from spark_eos._client.printable import printable
 from spark_eos._client.tables import FittingTable, Value, as_html
-from spark_eos._kafka.transactions import Assignment
-from spark_eos._worker.plan import BatchRange
+from spark_eos._worker.plan import BatchPlan, BatchRange
 from spark_eos._worker.sources import Sources
 from spark_eos._worker.task_report import JobOutcome, dead_letters_of
 from spark_eos._worker.writer_settings import WriterSettings
@@ -264,13 +263,12 @@ def batch_report(
     batch: BatchRange,
     sources: Sources,
     outcomes: Sequence[JobOutcome],
-    assignment: Assignment,
+    plan: BatchPlan,
     milliseconds: Mapping[str, float],
     lost: tuple[LostRecords, ...] = (),
     delivery: str = "direct",
 ) -> BatchReport:
     """Add up a batch's attempts; ``cluster_version`` is the cluster's TxnOffsetCommit version."""
-    epoch, assigned = assignment.member.epoch, assignment.partitions
     parts = {p: [o.partitions[p] for o in outcomes if p in o.partitions] for p in batch.ends}
     partitions = tuple(
         PartitionReport(
@@ -279,7 +277,7 @@ def batch_report(
             end=end,
             rows_written=sum(part.rows for part in parts[partition]),
             rows_skipped=sum(part.skipped for part in parts[partition]),
-            member_epoch=epoch if partition in assigned else None,
+            member_epoch=plan.member.epoch if partition in plan.partitions else None,
             dead_letters=sum(part.dead_letters for part in parts[partition]),
         )
         for partition, end in sorted(batch.ends.items(), key=lambda item: sources.source(item[0]))

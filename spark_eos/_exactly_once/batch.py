@@ -18,8 +18,8 @@ from spark_eos._checks.start import Start
 from spark_eos._exactly_once.delivery import Batch, PlannedBatch, RunDelivery
 from spark_eos._exactly_once.members import GroupMembership
 from spark_eos._exactly_once.offsets import GroupOffsets
-from spark_eos._kafka.transactions import BY_ID, Assignment
-from spark_eos._worker.plan import Partitions
+from spark_eos._kafka.transactions import BY_ID
+from spark_eos._worker.plan import BatchPlan, Partitions
 from spark_eos._worker.task_report import JobOutcome
 from spark_eos._worker.transaction_size import FULL
 from spark_eos._worker.writer_settings import WriterSettings
@@ -110,7 +110,7 @@ class Run:
             planned = delivery.prepare(planned)
             # Write the rows and their offsets in the same transactions, with as many Spark jobs as
             # needed.
-            outcomes, assignment = self._write_rows(planned)
+            outcomes, plan = self._write_rows(planned)
             # Commit the batch's end, to move past records that produced no rows.
             with step("commit_end"):
                 planned = delivery.check_written(planned, outcomes)
@@ -125,7 +125,7 @@ class Run:
             planned.range,
             planned.sources,
             outcomes,
-            assignment,
+            plan,
             batch.clock.milliseconds,
             planned.lost,
             delivery.name,
@@ -169,22 +169,22 @@ class Run:
         )
         return planned
 
-    def _write_rows(self, planned: PlannedBatch) -> tuple[list[JobOutcome], Assignment]:
-        """Write the rows; return each attempt's outcome, and the last attempt's assignment."""
+    def _write_rows(self, planned: PlannedBatch) -> tuple[list[JobOutcome], BatchPlan]:
+        """Write the rows; return each attempt's outcome, and the last attempt's plan."""
         delivery, offsets, batch = self._delivery, self._offsets, planned.batch
         limit = DeadLetterLimit(planned.settings, planned.range, planned.before, planned.rows)
         outcomes: list[JobOutcome] = []
-        assignment = offsets.assignment()
+        with batch.clock.step("plan"):
+            plan = offsets.plan(planned.range)
         if planned.rows == 0:  # a staged batch; None means that the rows were not counted
-            return outcomes, assignment
+            return outcomes, plan
         # The partitions for the next attempt to write; None means all of them.
         only: Partitions | None = None
         while True:
-            with batch.clock.step("plan"):
-                plan = limit.plan(offsets.plan(planned.range), only, outcomes)
+            limited = limit.plan(plan, only, outcomes)
             with batch.clock.step("job"):
                 sized = replace(planned, size=self._sizes.size)
-                outcome = delivery.write_rows(sized, plan, only)
+                outcome = delivery.write_rows(sized, limited, only)
             outcomes.append(outcome)
             offsets.note_committed(outcome)
             _check_outcome(planned, outcomes, only, offsets)
@@ -196,21 +196,22 @@ class Run:
                     # that is still writing. Fence the attempt's member and end its transactions
                     # before reading the offsets and writing rows again.
                     offsets.fence()
-                assignment = offsets.assignment()
             if not only:
                 break
             _check_attempts(planned, outcomes, offsets)
             if outcome.too_slow:
                 self._sizes.shrink(planned.settings, outcome)
+            with batch.clock.step("plan"):
+                plan = offsets.plan(planned.range)
         self._sizes.after(outcomes)
         self._retention.after(outcomes)
         limit.log(outcomes)
-        return outcomes, assignment
+        return outcomes, plan
 
     # Between batches --------------------------------------------------------------------------
 
     def _renew_if_due(self) -> None:
-        """Renew the offsets if they might expire; called after each round of heartbeats."""
+        """Renew the offsets if they might expire; called after each heartbeat."""
         if self._offsets.overdue:
             self._renew()
 

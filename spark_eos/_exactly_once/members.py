@@ -336,10 +336,7 @@ class GroupMembership:
             if is_former and member.epoch == heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH:
                 continue
             if member.member_id not in self._own_ids:
-                if self._renews_only:
-                    raise SparkEosError(f"a run has joined in the meantime: {member}")
-                if not first and instance_id != RENEWAL_INSTANCE:
-                    raise self._note_fenced(member)
+                self._yield_to(member, newer=not first and instance_id != RENEWAL_INSTANCE)
             epoch = (
                 heartbeats.LEAVE_GROUP_STATIC_MEMBER_EPOCH
                 if is_former
@@ -392,11 +389,15 @@ class GroupMembership:
         members = own_group(self._connections, self._group_id, deadline).members
         others = [member for member in members if member.member_id not in self._own_ids]
         for other in others:
-            if self._renews_only:
-                raise SparkEosError(f"a run has joined in the meantime: {other}")
-            if other.instance_id == self._instance_id:
-                raise self._note_fenced(other)
+            self._yield_to(other, newer=other.instance_id == self._instance_id)
         return others
+
+    def _yield_to(self, other: groups.DescribedMember, *, newer: bool) -> None:
+        """Raise an error if another run's member is a newer run's, or this is only a renewal."""
+        if self._renews_only:
+            raise SparkEosError(f"a run has joined in the meantime: {other}")
+        if newer:
+            raise self._note_fenced(other)
 
     # Heartbeats -------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from spark_eos._kafka.offsets import all_group_offsets, commit_offsets, group_of
 from spark_eos._kafka.stored_text import Owner, StagedBatch, SuspectRange
 from spark_eos._kafka.topic_cache import TopicCache, source_topics
 from spark_eos._kafka.topic_partition import Positions, TopicPartition
-from spark_eos._kafka.transactions import Assignment, MemberIdentity
+from spark_eos._kafka.transactions import MemberIdentity
 from spark_eos._worker.plan import (
     BatchPlan,
     BatchRange,
@@ -331,11 +331,8 @@ class GroupOffsets:
 
     def plan(self, batch: BatchRange) -> BatchPlan:
         """Return the plan of what tasks do with each partition of a batch."""
-        return batch_plan(batch, self.committed, self.assignment(), self.topic_ids, self.known)
-
-    def assignment(self) -> Assignment:
-        """Return the group's member and the partitions that it may commit now."""
-        return self._membership.assignment()
+        assignment = self._membership.assignment()
+        return batch_plan(batch, self.committed, assignment, self.topic_ids, self.known)
 
     def note_committed(self, outcome: JobOutcome) -> None:
         """Note the offsets that a job's tasks have committed."""
@@ -363,7 +360,7 @@ class GroupOffsets:
             if self._by_name:
                 # The brokers would accept these offsets for any topic that now has the name.
                 self.topics(pending)
-            member, assigned = self.assignment()
+            member, assigned = self._membership.assignment()
             if unassigned := sorted(pending.keys() - assigned):
                 self.fence()
                 raise RetriableError(f"{unassigned[0]} is not assigned")

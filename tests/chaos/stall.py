@@ -23,7 +23,6 @@ from spark_eos._status.status import ask_status
 if TYPE_CHECKING:
     from chaos.stage import Stage
 
-_NAME: Final = "stall.json"
 # Seconds for the brokers' answers, and for a JVM's thread dump.
 _STATUS_SECONDS: Final = 20.0
 _DUMP_SECONDS: Final = 10.0
@@ -37,17 +36,19 @@ def record_stall(stage: "Stage", why: str) -> str:
     facts: dict[str, Callable[[], Any]] = {
         "load average": os.getloadavg,
         "memory": lambda: psutil.virtual_memory()._asdict(),
-        "nodes": lambda: {name: _process(pid) for name, pid in nodes.items()},
-        "driver": lambda: [_process(pid) for pid in (driver, *children(driver))],
+        "nodes": lambda: {name: _known(partial(_process, pid)) for name, pid in nodes.items()},
+        "driver": lambda: [_known(partial(_process, pid)) for pid in (driver, *children(driver))],
         "watcher": stage.watcher.last_readings,
         "produced": lambda: stage.source.produced,
         "answers to a new client": lambda: _status(stage),
         "threads of JVMs": lambda: {pid: _known(partial(_threads, pid)) for pid in jvms},
     }
     at = {"why": why, "seconds since 1970": time.time(), "monotonic": time.monotonic()}
-    file = stage.directory / _NAME
+    # A trial may wait in vain, and its judgement fail afterwards.
+    number = 1 + len([*stage.directory.glob("stall-*.json")])
+    file = stage.directory / f"stall-{number}.json"
     file.write_text(json.dumps(at | {name: _known(ask) for name, ask in facts.items()}, indent=1))
-    with (stage.directory / "stall-of-harness.txt").open("w") as stacks:
+    with file.with_suffix(".stacks").open("w") as stacks:
         faulthandler.dump_traceback(stacks)
     return f"{why}; what was known then: {file}"
 

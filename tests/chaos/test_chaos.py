@@ -60,7 +60,7 @@ def test_offsets_are_restored_if_none_lies_below_what_was_known() -> None:
     one, other = TopicPartition("in", 0), TopicPartition("in", 1)
     known = {one: CommittedOffset(5, ""), other: CommittedOffset(7, "")}
     assert are_restored({one: 5, other: 9}, known)
-    assert are_restored({one: 5}, known)  # a member's offsets have their own request
+    assert are_restored({one: 5}, known)  # the other offset may be in a request of its own
     assert not are_restored({one: 5, other: 6}, known)
 
 

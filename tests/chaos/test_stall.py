@@ -26,8 +26,9 @@ def _recorded(flow: Flow, directory: Path) -> dict[str, Any]:
         watcher=SimpleNamespace(last_readings=list),
     )
     note = stall.record_stall(stage, "nothing came")
-    assert note.startswith("nothing came; what was known then: ")
-    found: dict[str, Any] = json.loads((directory / "stall.json").read_text())
+    text, _, file = note.partition("; what was known then: ")
+    assert text == "nothing came"
+    found: dict[str, Any] = json.loads(Path(file).read_text())
     return found
 
 
@@ -44,12 +45,14 @@ def test_what_brokers_and_processes_do_is_recorded(
     assert node["state"] in {"sleeping", "running"}
     assert "kafka" in found["threads of JVMs"][str(node["pid"])]
     assert found["answers to a new client"]["brokers"][0]["id"] == 1
-    assert "test_stall" in (tmp_path / "stall-of-harness.txt").read_text()
+    assert "test_stall" in (tmp_path / "stall-1.stacks").read_text()
     flow_alone.broker.pause()
     try:
         found = _recorded(flow_alone, tmp_path)
     finally:
         flow_alone.broker.resume()
+    # The first record is still there.
+    assert {file.name for file in tmp_path.glob("stall-*.json")} == {"stall-1.json", "stall-2.json"}
     (node,) = found["nodes"].values()
     assert node["state"] == "stopped"
     assert found["answers to a new client"].startswith("DeadlineExceededError")

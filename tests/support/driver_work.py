@@ -150,6 +150,7 @@ def _reports(query: ManyPartitions) -> Callable[[], object]:
 
 def _batch_report(query: ManyPartitions) -> Callable[[], object]:
     outcome = JobOutcome({p: PartitionOutcome(next_offset=120, rows=20) for p in query.partitions})
+    plan = _plan(query)()
     return partial(
         batch_report,
         _SETTINGS,
@@ -159,7 +160,7 @@ def _batch_report(query: ManyPartitions) -> Callable[[], object]:
         query.range,
         Sources(),
         [outcome],
-        query.assigned,
+        plan,
         {},
         (),
         "direct",

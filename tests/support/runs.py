@@ -116,7 +116,7 @@ class Runs:
     def delay_heartbeats(self) -> None:
         """Makes no heartbeat due from now on, so that the run does not notice group changes."""
         membership, heartbeats = self.run._membership, self.run._membership._heartbeats
-        # A heartbeat that reports the members' partitions is due at once.
+        # A heartbeat that reports the member's partitions is due at once.
         until(membership._acknowledged, lambda: "heartbeats")
         # The answer to a heartbeat that is under way, or waits for the lock, resets the interval.
         while heartbeats.interval != _NEVER:

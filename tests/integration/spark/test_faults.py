@@ -158,7 +158,7 @@ def test_the_older_of_two_runs_fails_and_names_the_newer(flow: Flow, tmp_path: P
             newer.until(lambda: "STARTED" in newer.output(), "the newer run")
             flow.produce(range(10, 20))
             newer.until(newer.reports, "a batch of the newer run")
-            # By now its members are the newer run's; it learns so with its next batch.
+            # By now its member is the newer run's; it learns so with its next batch.
             flow.produce(range(20, 30))
             assert older.wait() != 0
             newer.until(lambda: flow.committed() == {0: 15, 1: 15}, "the rest")
