@@ -12,6 +12,7 @@ from kafka.protocol.producer import EndTxnRequest
 
 from spark_eos import errors
 from spark_eos._client.error_codes import Code
+from spark_eos._delivery.renewal import renew_unattended
 from spark_eos._exactly_once import members as membership
 from spark_eos._kafka import cluster, heartbeats
 from spark_eos._kafka.connection import CoordinatorType
@@ -112,6 +113,18 @@ def test_another_runs_member_that_joins_during_a_start_leaves(
             assert len(group.assignment().partitions) == flow.partitions
     # The start does not wait until the member's session has expired.
     assert time.monotonic() - began < 20
+
+
+def test_a_renewal_that_meets_a_run_leaves_the_group_to_it(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(flow) as runs:
+        runs.batch(3, 3)
+    with flow.connections() as connections, ExitStack() as stack:
+        with _after_the_first_look(monkeypatch, lambda: stack.enter_context(started(flow))):
+            renew_unattended(connections, flow.group_id, deadline())
+        # Not even a member that has left for now: it would keep its share of the partitions.
+        assert [m.instance_id for m in flow.members()] == ["spark-eos-0"]
 
 
 def test_closed_connections_stay_closed(flow: Flow) -> None:
